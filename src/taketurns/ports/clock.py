@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Time as something that calls back: the port, and the virtual clock that tests and simulator use."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Protocol
+
+
+class Timer(Protocol):
+    """A call that was asked for and can be taken back."""
+
+    def cancel(self) -> None:
+        """Take the call back; without effect once it was made."""
+        ...
+
+
+class Clock(Protocol):
+    """Source of time for one process.
+
+    Contract: ``now_us`` never goes back; callbacks run in the order of their
+    times, those of equal times in the order in which they were asked for; a
+    callback is never run inside the ``call_at`` that asks for it.
+    """
+
+    def now_us(self) -> int:
+        """Return monotonic microseconds since an arbitrary start."""
+        ...
+
+    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+        """Call ``callback`` once, at ``when_us`` or as soon after as can be."""
+        ...
+
+
+class _VirtualTimer:
+    """Implements :class:`Timer`."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class VirtualClock:
+    """Implements :class:`Clock`; time passes only when it is told to.
+
+    Args:
+        start_us: Time at the start.
+    """
+
+    def __init__(self, start_us: int = 0) -> None:
+        self._now_us = start_us
+        self._timers: list[tuple[int, int, _VirtualTimer]] = []
+        self._numbers = count()
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+        timer = _VirtualTimer(callback)
+        heapq.heappush(self._timers, (when_us, next(self._numbers), timer))
+        return timer
+
+    def run_until(self, end_us: int) -> None:
+        """Run what is due up to and including ``end_us``, then stand at ``end_us``."""
+        while self._timers and self._timers[0][0] <= end_us:
+            self._run_next()
+        self._now_us = max(self._now_us, end_us)
+
+    def run(self) -> None:
+        """Run until no timer is left."""
+        while self._timers:
+            self._run_next()
+
+    def _run_next(self) -> None:
+        when_us, _, timer = heapq.heappop(self._timers)
+        callback = timer.callback
+        if callback is None:
+            return
+        self._now_us = max(self._now_us, when_us)
+        timer.callback = None
+        callback()

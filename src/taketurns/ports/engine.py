@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the gateway needs of an engine: generation as an HTTP-like exchange, embedding as vectors."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationCall:
+    """One generation, as it is sent to an engine.
+
+    Attributes:
+        path: Route at the engine, such as ``/v1/chat/completions``.
+        body: JSON as the engine expects it, UTF-8; the model name is the engine's own.
+        stream: True where the body asks for server-sent events.
+        request_id: Our own unguessable id of the call, for the engine's log.
+    """
+
+    path: str
+    body: bytes
+    stream: bool
+    request_id: str
+
+
+class GenerationAnswer(Protocol):
+    """An answer whose head has come and whose body is still to be read."""
+
+    @property
+    def status(self) -> int:
+        """HTTP status, 200 to 599."""
+        ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Headers with lower-case names."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """Yield the body as it comes; call once.
+
+        Raises:
+            EngineBrokenError: The body ended before its end.
+            EngineTimeoutError: Nothing came for longer than the limit between chunks.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Stop reading. Before the body's end this tells the engine to stop working.
+
+        May be called at any time and more than once.
+        """
+        ...
+
+
+class GenerationEngine(Protocol):
+    """Serves chat and completions.
+
+    Contract: a cancelled ``open`` or an ``aclose`` reaches the engine at once;
+    a call is never sent twice.
+    """
+
+    @property
+    def name(self) -> str:
+        """Unique in its pool; appears in logs and metrics."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready to serve. Raises ``StartError`` where that can't be."""
+        ...
+
+    async def open(self, call: GenerationCall) -> GenerationAnswer:
+        """Send a call and wait for the head of its answer.
+
+        Raises:
+            EngineUnavailableError: Not one byte was sent.
+            EngineTimeoutError, EngineBrokenError: Sent, and no head came.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Stop, with whatever still runs."""
+        ...
+
+
+EmbedInput = str | Sequence[int]
+"""A text, or its tokens' ids in the engine's own vocabulary."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedCall:
+    """One batch of texts to embed; they may belong to several tenants.
+
+    Attributes:
+        inputs: Texts or token ids, at least one.
+        dimensions: Length of the vectors asked for, or None for the model's own.
+        request_id: Our own unguessable id of the call.
+    """
+
+    inputs: Sequence[EmbedInput]
+    dimensions: int | None
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedAnswer:
+    """The vectors of one batch.
+
+    Attributes:
+        vectors: One for each input, in the order of the inputs, each as
+            little-endian float32 bytes; all of one length.
+        tokens: Tokens the engine counted over the whole batch, or None where it reports none.
+    """
+
+    vectors: Sequence[bytes]
+    tokens: int | None
+
+
+class EmbeddingEngine(Protocol):
+    """Serves embeddings in batches.
+
+    Contract: the answer has as many vectors as the call has inputs, in the
+    same order, or the call raises.
+    """
+
+    @property
+    def name(self) -> str:
+        """Unique in its pool; appears in logs and metrics."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready to serve. Raises ``StartError`` where that can't be."""
+        ...
+
+    async def embed(self, call: EmbedCall) -> EmbedAnswer:
+        """Embed one batch.
+
+        Raises:
+            EngineUnavailableError: Not one byte was sent.
+            EngineRefusedError: The engine answered with an error status.
+            EngineTimeoutError, EngineBrokenError: Sent, and no whole answer came.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Stop, with whatever still runs."""
+        ...
+
+
+class Tokenizer(Protocol):
+    """Turns texts into the token ids of one model. Thread-safe."""
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of each text, special tokens included, not truncated."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """How long an engine may take, and how much it may send.
+
+    Attributes:
+        connect_s: To connect.
+        first_byte_s: From the last byte sent to the head of the answer.
+        between_chunks_s: Between two pieces of the body.
+        total_s: From the first byte sent to the last received.
+        answer_bytes_max: Largest answer that is held in memory whole.
+    """
+
+    connect_s: float = 5.0
+    first_byte_s: float = 120.0
+    between_chunks_s: float = 60.0
+    total_s: float = 900.0
+    answer_bytes_max: int = field(default=256 * 1024 * 1024)

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The real clock, unguessable ids and wall time: the only entropy in the package."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from taketurns.ports.clock import Timer
+from taketurns.units import US_PER_S
+
+
+class SystemClock:
+    """Implements :class:`taketurns.ports.clock.Clock` on the running event loop.
+
+    Args:
+        loop: The loop whose time and timers are used.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def now_us(self) -> int:
+        return int(self._loop.time() * US_PER_S)
+
+    def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
+        # A loop may call back a little early (its clock has a resolution);
+        # rounding up keeps "at or after" true in microseconds.
+        return self._loop.call_at((when_us + 1) / US_PER_S, callback)
+
+
+def wall_time() -> datetime:
+    """Return the time of day in UTC: for logs and records, never for scheduling."""
+    return datetime.now(UTC)
+
+
+def wall_time_s() -> int:
+    """Return seconds since 1970: for ``created`` fields of answers."""
+    return int(time.time())
+
+
+def new_id(prefix: str) -> str:
+    """Return an unguessable id: the prefix and 128 random bits in hex."""
+    return prefix + secrets.token_hex(16)
