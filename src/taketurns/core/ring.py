@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Deficit round robin between the tenants of one tier: selector 2.
+
+Each tenant holds a *balance*. A round is one pass in which every backlogged
+tenant gets one turn: its balance grows by quantum x weight, and it serves
+tickets while the balance is positive, the last of them on overdraft. What a
+ticket really cost is settled when it is known. A tenant in debt waits as many
+rounds as repay it.
+
+Instead of visiting every tenant in every round, a tenant stands in a heap
+under the round in which its balance will be positive again, so that a ticket
+of a hundred quanta costs one heap operation and not a hundred passes.
+
+Two classes of tenants wait. *Waiting* ones had their turn and have more to
+send; *new* ones have just become backlogged. Where both have someone whose
+turn is due, the classes alternate: a quiet tenant's first ticket waits for a
+handful of turns, and a stream of newcomers can't shut the others out.
+
+Source: M. Shreedhar and G. Varghese, "Efficient Fair Queueing Using Deficit
+Round Robin", SIGCOMM 1995; new before old flows after T. Hoeiland-Joergensen
+et al., "The FlowQueue-CoDel Packet Scheduler", RFC 8290 (there new flows go
+strictly first). Departures: overdraft instead of "only what fits", since a
+cost is an estimate; settlement; and the heap of rounds.
+
+Bound: for two tenants that stay backlogged, charged cost per weight differs
+by at most 2*quantum + L/w_i + L/w_j over any interval, L the largest charge.
+"""
+
+from heapq import heapify, heappop, heappush
+
+from taketurns.core.queue import TicketQueue
+
+OUT, NEW, WAITING, TURN = range(4)
+"""Where a flow stands: not in the ring, in one of the two heaps, or in its turn."""
+
+RingEntry = tuple[int, int, int, "Flow"]
+"""Round (due or tag), sequence number, stamp, flow."""
+
+
+class Flow:
+    """One tenant in one tier of a pool.
+
+    Attributes:
+        tenant: Its name.
+        weight: Quanta per round.
+        cap: Most tickets in flight, or None.
+        queue: Its waiting tickets.
+        balance: Granted and not spent, in cost units; negative: overdraft.
+        round: Round of its last turn, or up to which its debt was repaid.
+        place: Where it stands.
+        entry: Its living heap entry, or None.
+        turn_left: In a turn: what the balance was at its begin, less the charges since.
+        in_flight: Tickets dispatched and not finished.
+        largest: Largest charge that has stood for one of its tickets.
+        passed: Head that was passed over once because it didn't fit a batch.
+    """
+
+    __slots__ = (
+        "balance",
+        "cap",
+        "entry",
+        "in_flight",
+        "largest",
+        "passed",
+        "place",
+        "queue",
+        "round",
+        "tenant",
+        "turn_left",
+        "weight",
+    )
+
+    def __init__(self, tenant: str, weight: int, cap: int | None, round_now: int) -> None:
+        self.tenant = tenant
+        self.weight = weight
+        self.cap = cap
+        self.queue = TicketQueue()
+        self.balance = 0
+        self.round = round_now - 1
+        self.place = OUT
+        self.entry: RingEntry | None = None
+        self.turn_left = 0
+        self.in_flight = 0
+        self.largest = 0
+        self.passed: object = None
+
+    @property
+    def capped(self) -> bool:
+        """True where it may have no more tickets in flight."""
+        return self.cap is not None and self.in_flight >= self.cap
+
+    def copy(self) -> "Flow":
+        """Return a flow that can be changed alone: without heap entry, cap and tickets in flight."""
+        twin = Flow(self.tenant, self.weight, None, self.round + 1)
+        twin.queue = self.queue.copy()
+        twin.balance = self.balance
+        twin.place = self.place
+        twin.turn_left = self.turn_left
+        twin.largest = self.largest
+        twin.passed = self.passed
+        return twin
+
+
+class Ring:
+    """The round robin of one tier.
+
+    Attributes:
+        quantum: Cost units per round and weight.
+        round: The current round. Moves only in :meth:`begin`.
+        count: Flows that stand in the ring.
+        turns: Flows in their turn, in the order in which the turns began. More
+            than one only where heads were passed over for want of room in a batch.
+        debt_forgiven: Cost units that the bound on debt has forgiven.
+    """
+
+    __slots__ = (
+        "_aside",
+        "_debt_rounds",
+        "_last",
+        "_new",
+        "_numbers",
+        "_stale",
+        "_waiting",
+        "count",
+        "debt_forgiven",
+        "quantum",
+        "round",
+        "turns",
+    )
+
+    def __init__(self, quantum: int, debt_rounds: int) -> None:
+        self.quantum = quantum
+        self.round = 0
+        self.count = 0
+        self.turns: list[Flow] = []
+        self.debt_forgiven = 0
+        self._debt_rounds = debt_rounds
+        self._waiting: list[RingEntry] = []
+        self._new: list[RingEntry] = []
+        self._aside: list[RingEntry] = []
+        self._last = NEW
+        self._numbers = 0
+        self._stale = 0
+
+    def enter(self, flow: Flow) -> None:
+        """Let a flow stand in the ring: it became backlogged or fell below its cap. O(log n)."""
+        self._repay(flow)
+        self.count += 1
+        due = self._due(flow)
+        if due > self.round:
+            self._stand(flow, WAITING, due)
+        else:
+            first = _top(self._waiting)
+            ready = first is not None and first[0] <= self.round
+            self._stand(flow, NEW, self.round if ready else self.round + 1)
+
+    def leave(self, flow: Flow) -> None:
+        """Take a flow out: empty or capped. It loses its credit and keeps its debt. O(log n)."""
+        if flow.place == TURN:
+            self.turns.remove(flow)
+        else:
+            flow.entry = None
+            self._forsake()
+        self._out(flow)
+
+    def begin(self, group: str | None = None) -> Flow | None:
+        """Begin the next turn and return its flow; None where nobody is left to have one.
+
+        Call with a free slot only: this is what moves the rounds. O(log n).
+
+        Args:
+            group: Where given, flows with no ticket of this group are passed by:
+                they are out of sight until :meth:`restore`, and keep their keys.
+        """
+        entry = self._next()
+        if group is not None:
+            while entry is not None and entry[3].queue.head(group) is None:
+                self._aside.append(heappop(self._heap_of(entry[3])))
+                entry = self._next()
+        if entry is None:
+            return None
+        flow = entry[3]
+        heappop(self._heap_of(flow))
+        self.round = max(self.round, entry[0])
+        self._repay(flow)
+        self._last = flow.place
+        flow.balance += (self.round - flow.round) * self.quantum * flow.weight
+        flow.round = self.round
+        flow.turn_left = flow.balance
+        flow.place = TURN
+        flow.entry = None
+        self.turns.append(flow)
+        return flow
+
+    def restore(self) -> None:
+        """Let the flows that :meth:`begin` passed by stand where they stood."""
+        for entry in self._aside:
+            heappush(self._heap_of(entry[3]), entry)
+        self._aside.clear()
+
+    def charge(self, flow: Flow, cost: int, *, goes_on: bool) -> None:
+        """Charge a dispatched ticket to a flow in its turn, and end the turn if that ends it.
+
+        A turn ends when the balance is used up, or when its charges reach the
+        balance it began with: refunds that arrive meanwhile count from the next
+        turn, so that tickets that fail fast can't make a turn endless. O(log n).
+
+        Args:
+            flow: The flow.
+            cost: The ticket's charge.
+            goes_on: The flow has more tickets and is below its cap; else it leaves.
+        """
+        flow.balance -= cost
+        flow.turn_left -= cost
+        flow.passed = None
+        if cost > flow.largest:
+            flow.largest = cost
+        if not goes_on:
+            self.turns.remove(flow)
+            self._out(flow)
+        elif flow.turn_left <= 0 or flow.balance <= 0:
+            self._end_turn(flow)
+
+    def settle(self, flow: Flow, difference: int, standing: int) -> None:
+        """Correct the charge of a ticket in flight, and where its flow stands. O(log n).
+
+        Args:
+            flow: The ticket's flow.
+            difference: What the ticket costs more (or less, negative) than stands charged.
+            standing: What stands charged after this.
+        """
+        if standing > flow.largest:
+            flow.largest = standing
+        if flow.place == TURN:
+            flow.balance -= difference
+            self._bound_debt(flow)
+            if flow.balance <= 0:
+                self._end_turn(flow)
+            return
+        self._repay(flow)
+        flow.balance -= difference
+        self._bound_debt(flow)
+        self._stand_again(flow)
+
+    def weigh(self, flow: Flow, weight: int) -> None:
+        """Give a flow a new weight; what it earned before counts by the old one. O(log n)."""
+        if flow.place != TURN:
+            self._repay(flow)
+        flow.weight = weight
+        self._bound_debt(flow)
+        if flow.place != TURN:
+            self._stand_again(flow)
+
+    def resize(self, quantum: int, flows: list[Flow]) -> None:
+        """Change the quantum for all flows of the tier, standing here or not. O(n log n).
+
+        Args:
+            quantum: The new quantum.
+            flows: All flows of the tier. Those that stand in the ring are
+                re-keyed in the order of their sequence numbers.
+        """
+        for flow in flows:
+            if flow.place != TURN:
+                self._repay(flow)
+        self.quantum = quantum
+        for flow in sorted(flows, key=lambda flow: flow.entry[1] if flow.entry else 0):
+            self._bound_debt(flow)
+            if flow.place != TURN:
+                self._stand_again(flow)
+
+    def is_fresh(self, flow: Flow) -> bool:
+        """Tell whether a flow could be forgotten: idle, nothing in flight, its debt repaid.
+
+        A flow whose debt is repaid to the last unit, and not only as far as its
+        next turn, so that forgetting it changes nothing.
+        """
+        if flow.place != OUT or flow.in_flight or flow.queue.count:
+            return False
+        missed = self.round - 1 - flow.round
+        return missed >= 0 and flow.balance + missed * self.quantum * flow.weight >= 0
+
+    def copy(self) -> "tuple[Ring, dict[int, Flow]]":
+        """Return a ring that can be changed alone, and its flows by the identity of ours. O(n)."""
+        twin = Ring(self.quantum, self._debt_rounds)
+        twin.round = self.round
+        twin._last = self._last
+        twin._numbers = self._numbers
+        twin.count = self.count
+        twins: dict[int, Flow] = {}
+        for heap, copied in ((self._waiting, twin._waiting), (self._new, twin._new)):
+            for entry in heap:
+                flow = entry[3]
+                if flow.entry is entry:
+                    twins[id(flow)] = other = flow.copy()
+                    other.entry = (*entry[:3], other)
+                    copied.append(other.entry)
+            heapify(copied)
+        for flow in self.turns:
+            twins[id(flow)] = other = flow.copy()
+            twin.turns.append(other)
+        return twin, twins
+
+    def _next(self) -> RingEntry | None:
+        """Return the entry whose turn begins next, by class and key, without beginning it."""
+        waiting = _top(self._waiting)
+        new = _top(self._new)
+        if waiting is None:
+            return new
+        if new is None:
+            return waiting
+        round_next = max(self.round, min(waiting[0], new[0]))
+        if waiting[0] > round_next:
+            return new
+        if new[0] > round_next or self._last == NEW:
+            return waiting
+        return new
+
+    def _heap_of(self, flow: Flow) -> list[RingEntry]:
+        return self._waiting if flow.place == WAITING else self._new
+
+    def _out(self, flow: Flow) -> None:
+        flow.place = OUT
+        flow.passed = None
+        self.count -= 1
+        if flow.balance > 0:
+            flow.balance = 0
+
+    def _due(self, flow: Flow) -> int:
+        """Return the first round in which the flow's balance will be positive in its turn."""
+        need = max(1, -flow.balance // (self.quantum * flow.weight) + 1)
+        return max(self.round, flow.round + need)
+
+    def _repay(self, flow: Flow) -> None:
+        """Credit the rounds that have passed; only a waiting flow can get above zero by it."""
+        passed = self.round - 1 - flow.round
+        if passed > 0:
+            flow.balance += passed * self.quantum * flow.weight
+            flow.round = self.round - 1
+        if flow.place != WAITING and flow.balance > 0:
+            flow.balance = 0
+
+    def _bound_debt(self, flow: Flow) -> None:
+        least = -max(flow.largest, self._debt_rounds * self.quantum * flow.weight)
+        if flow.balance < least:
+            self.debt_forgiven += least - flow.balance
+            flow.balance = least
+
+    def _stand(self, flow: Flow, place: int, round_due: int) -> None:
+        """Let a flow stand in a heap with a fresh sequence number."""
+        self._numbers += 1
+        flow.place = place
+        flow.entry = entry = (round_due, self._numbers, self._numbers, flow)
+        heappush(self._waiting if place == WAITING else self._new, entry)
+
+    def _stand_again(self, flow: Flow) -> None:
+        """Re-key a flow after its balance, its weight or the quantum changed."""
+        if flow.place != WAITING and flow.balance > 0:
+            flow.balance = 0
+        entry = flow.entry
+        if entry is None:
+            return
+        due = self._due(flow)
+        if flow.place == WAITING:
+            if due != entry[0]:
+                self._numbers += 1
+                flow.entry = moved = (due, entry[1], self._numbers, flow)
+                heappush(self._waiting, moved)
+                self._forsake()
+        elif due > self.round:
+            self._stand(flow, WAITING, due)
+            self._forsake()
+
+    def _end_turn(self, flow: Flow) -> None:
+        self.turns.remove(flow)
+        self._stand(flow, WAITING, self._due(flow))
+
+    def _forsake(self) -> None:
+        """Count an entry that lost its flow, and clear such entries out before they prevail."""
+        self._stale += 1
+        if self._stale > self.count + 64:
+            for heap in (self._waiting, self._new):
+                heap[:] = [entry for entry in heap if entry[3].entry is entry]
+                heapify(heap)
+            self._stale = 0
+
+
+def _top(heap: list[RingEntry]) -> RingEntry | None:
+    """Return a heap's first living entry, clearing dead ones away."""
+    while heap:
+        entry = heap[0]
+        if entry[3].entry is entry:
+            return entry
+        heappop(heap)
+    return None

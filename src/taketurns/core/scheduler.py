@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler of one pool: submit, cancel, advance, settle, finish.
+
+Who drives it tells it the time and acts on its decisions. Nothing in it
+waits: every call runs to its end, so that a single-threaded driver needs no
+lock. It selects a ticket by tier (:mod:`~taketurns.core.tiers`), then tenant
+(:mod:`~taketurns.core.ring`), then the tenant's own order
+(:mod:`~taketurns.core.queue`), until every slot is taken or nothing waits.
+
+Every ticket that was accepted ends in exactly one way: expired or cancelled
+while it waited, or through :meth:`Scheduler.finish` once it was granted.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
+
+from taketurns.core.batch import OpenBatch
+from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, Refused
+from taketurns.core.model import PoolRules, Tenant, Ticket, Tier
+from taketurns.core.queue import NEVER_US, Entry, entry_of
+from taketurns.core.ring import OUT, Flow, Ring
+from taketurns.core.slots import EngineSlots, Slots
+from taketurns.core.snapshot import Explanation, PoolSnapshot, explain, snapshot
+from taketurns.core.tiers import Tiers, TierState
+
+EVERYBODY = "*"
+"""Name of the one flow that all tenants share with ``shared_queue``."""
+
+
+class _Slot:
+    """A slot that is taken: freed when the last of its tickets has finished."""
+
+    __slots__ = ("engine", "left", "state")
+
+    def __init__(self, engine: EngineSlots, state: TierState, left: int) -> None:
+        self.engine = engine
+        self.state = state
+        self.left = left
+
+
+class _Running:
+    """A ticket in flight, and what stands charged for it."""
+
+    __slots__ = ("charged", "flow", "slot", "state", "ticket")
+
+    def __init__(self, ticket: Ticket, flow: Flow, state: TierState, slot: _Slot) -> None:
+        self.ticket = ticket
+        self.flow = flow
+        self.state = state
+        self.slot = slot
+        self.charged = ticket.cost
+
+
+class Scheduler:
+    """Schedules one pool.
+
+    Args:
+        rules: How the pool schedules.
+        tiers: Its tiers, best first; at least one.
+        tenants: Weights and caps of the tenants that differ from the defaults.
+
+    Raises:
+        ValueError: No tier, two of one name, or floors over 50 per cent in all.
+    """
+
+    def __init__(
+        self, rules: PoolRules, tiers: Sequence[Tier], tenants: Iterable[Tenant] = ()
+    ) -> None:
+        names = [tier.name for tier in tiers]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"tiers must be one or more of different names, got {names}")
+        self._rules = rules
+        self._min_charge = rules.min_charge_or_default
+        served = (Tier(EVERYBODY),) if rules.shared_queue else tuple(tiers)
+        states = [
+            TierState(tier, rank, Ring(rules.quantum, rules.debt_rounds))
+            for rank, tier in enumerate(served)
+        ]
+        self._tiers = Tiers(states)
+        self._state_by_tier = (
+            dict.fromkeys(names, states[0])
+            if rules.shared_queue
+            else {state.tier.name: state for state in states}
+        )
+        self._tenants = {tenant.name: tenant for tenant in tenants}
+        self._slots = Slots()
+        self._waiting: dict[str, Entry] = {}
+        self._running: dict[str, _Running] = {}
+        self._deadlines: list[tuple[int, int, Entry]] = []
+        self._deadlines_dead = 0
+        self._idle: OrderedDict[int, tuple[TierState, Flow]] = OrderedDict()
+        self._arrivals = 0
+
+    # Tickets
+
+    def submit(self, ticket: Ticket) -> Refused | None:
+        """Queue a ticket. O(log n).
+
+        Returns:
+            None where it was queued, else why not: then it's forgotten.
+
+        Raises:
+            ValueError: Its id is queued or running, its tier is unknown, or its
+                cost or size is under 1.
+        """
+        waiting = self._waiting
+        ticket_id, tenant, tier, cost, size = ticket[:5]
+        if ticket_id in waiting or ticket_id in self._running:
+            raise ValueError(f"ticket {ticket_id!r} is queued or running already")
+        if cost < 1 or size < 1:
+            raise ValueError(f"ticket {ticket_id!r}: cost and size must be at least 1")
+        state = self._state_by_tier.get(tier)
+        if state is None:
+            raise ValueError(f"ticket {ticket_id!r}: the pool has no tier {tier!r}")
+        rules = self._rules
+        if len(waiting) >= rules.queue_max:
+            return Refused(ticket, Refusal.POOL_QUEUE_FULL, rules.queue_max, len(waiting))
+        flow = state.flows.get(EVERYBODY if rules.shared_queue else tenant)
+        if flow is None:
+            flow = self._add_flow(state, tenant)
+        queue = flow.queue
+        if queue.count >= rules.tenant_queue_max and not rules.shared_queue:
+            return Refused(ticket, Refusal.TENANT_QUEUE_FULL, rules.tenant_queue_max, queue.count)
+        self._arrivals += 1
+        entry = entry_of(ticket, self._arrivals)
+        waiting[ticket_id] = entry
+        queue.push(entry)
+        if entry[1] != NEVER_US:
+            heappush(self._deadlines, (entry[1], entry[2], entry))
+        if flow.place == OUT and (flow.cap is None or flow.in_flight < flow.cap):
+            state.ring.enter(flow)
+        return None
+
+    def cancel(self, ticket_id: str) -> Ticket | None:
+        """Take a waiting ticket out. O(log n), amortised.
+
+        Returns:
+            The ticket, or None where it isn't waiting (any more). A running one
+            is ended by :meth:`finish` once its engine has been told.
+        """
+        entry = self._waiting.pop(ticket_id, None)
+        if entry is None:
+            return None
+        self._withdraw(entry)
+        if entry[1] != NEVER_US:
+            self._forget_deadline()
+        return entry[3]
+
+    def change(self, ticket_id: str, *, priority: int, deadline_us: int | None) -> bool:
+        """Give a waiting ticket another priority and deadline; its arrival number stays.
+
+        Returns:
+            False where it isn't waiting (any more).
+        """
+        entry = self._waiting.get(ticket_id)
+        if entry is None:
+            return False
+        ticket = entry[3]._replace(priority=priority, deadline_us=deadline_us)
+        moved = entry_of(ticket, entry[2])
+        flow = self._flow_of(ticket)
+        flow.queue.push(moved)
+        flow.queue.remove(entry)
+        self._waiting[ticket_id] = moved
+        if entry[1] != NEVER_US:
+            self._forget_deadline()
+        if moved[1] != NEVER_US:
+            heappush(self._deadlines, (moved[1], moved[2], moved))
+        return True
+
+    def advance(self, now_us: int) -> list[Expired | Granted]:
+        """Expire what is due, then grant until all slots are taken or nothing is eligible.
+
+        Returns:
+            Expired tickets in the order (deadline, arrival), then grants in
+            the order in which they were decided.
+        """
+        decisions: list[Expired | Granted] = []
+        deadlines = self._deadlines
+        while deadlines and deadlines[0][0] <= now_us:
+            entry = heappop(deadlines)[2]
+            if self._is_waiting(entry):
+                del self._waiting[entry[3].id]
+                self._withdraw(entry)
+                decisions.append(Expired(entry[3]))
+            else:
+                self._deadlines_dead -= 1
+        while (engine := self._slots.pick()) is not None:
+            granted = self._grant(engine)
+            if granted is None:
+                break
+            decisions.append(granted)
+        return decisions
+
+    def next_wake_us(self) -> int | None:
+        """Return when :meth:`advance` has to be called though nothing else happens."""
+        deadlines = self._deadlines
+        while deadlines:
+            if self._is_waiting(deadlines[0][2]):
+                return deadlines[0][0]
+            heappop(deadlines)
+            self._deadlines_dead -= 1
+        return None
+
+    def settle(self, ticket_id: str, cost: int) -> None:
+        """Let a running ticket's charge stand at ``cost``: a top-up or a refund. O(log n).
+
+        Raises:
+            KeyError: The ticket isn't running.
+            ValueError: ``cost`` is negative.
+        """
+        if cost < 0:
+            raise ValueError(f"cost must be at least 0, got {cost}")
+        running = self._running[ticket_id]
+        if cost != running.charged:
+            difference = cost - running.charged
+            running.charged = cost
+            running.state.ring.settle(running.flow, difference, cost)
+
+    def finish(
+        self,
+        ticket_id: str,
+        outcome: Outcome = Outcome.COMPLETED,
+        *,
+        cost: int | None = None,
+        executed: bool = True,
+    ) -> Ended:
+        """Settle a running ticket for good. Its slot is free once all tickets of its grant are. O(log n).
+
+        Args:
+            ticket_id: The ticket.
+            outcome: COMPLETED, FAILED or CANCELLED.
+            cost: What it has cost, at least 0; None: what stands charged.
+            executed: False only where the engine certainly did nothing: then it
+                costs nothing. Else it costs the pool's least charge or more.
+
+        Raises:
+            KeyError: The ticket isn't running: it never was, or it has ended.
+        """
+        running = self._running.pop(ticket_id)
+        flow = running.flow
+        state = running.state
+        charged = running.charged
+        final = 0
+        if executed:
+            final = max(charged if cost is None else cost, self._min_charge)
+        if final != charged:
+            state.ring.settle(flow, final - charged, final)
+        flow.in_flight -= 1
+        if flow.place == OUT:
+            if flow.queue.count:
+                if flow.cap is None or flow.in_flight < flow.cap:
+                    state.ring.enter(flow)
+            elif flow.in_flight == 0:
+                self._rest(state, flow)
+        slot = running.slot
+        slot.left -= 1
+        if slot.left == 0:
+            slot.state.slots_held -= 1
+            self._slots.release(slot.engine)
+        return Ended(running.ticket, outcome, final, slot.engine.name)
+
+    # Settings
+
+    def set_tenant(self, tenant: Tenant) -> None:
+        """Set a tenant's weight and cap; both hold from the next decision on."""
+        self._tenants[tenant.name] = tenant
+        if self._rules.shared_queue:
+            return
+        for state in self._tiers.states:
+            flow = state.flows.get(tenant.name)
+            if flow is None:
+                continue
+            if flow.weight != tenant.weight:
+                if state.ring.is_fresh(flow):
+                    flow.round = state.ring.round - 1
+                    flow.balance = 0
+                state.ring.weigh(flow, tenant.weight)
+            flow.cap = tenant.cap
+            self._place(state, flow)
+
+    def set_quantum(self, quantum: int) -> None:
+        """Set the quantum: every tenant is re-keyed. O(n log n).
+
+        Raises:
+            ValueError: ``quantum`` is under 1.
+        """
+        if quantum < 1:
+            raise ValueError(f"quantum must be at least 1, got {quantum}")
+        for state in self._tiers.states:
+            state.ring.resize(quantum, list(state.flows.values()))
+
+    def set_engine(self, name: str, slots: int) -> None:
+        """Add an engine or resize it; 0 slots: nothing more is started there."""
+        self._slots.set_engine(name, slots)
+
+    def remove_engine(self, name: str) -> None:
+        """Start nothing more on an engine; what runs there goes on."""
+        self._slots.remove_engine(name)
+
+    # Views
+
+    @property
+    def queued(self) -> int:
+        """Tickets that wait."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Tickets in flight."""
+        return len(self._running)
+
+    def is_waiting(self, ticket_id: str) -> bool:
+        """Tell whether a ticket is queued."""
+        return ticket_id in self._waiting
+
+    def snapshot(self) -> PoolSnapshot:
+        """Return the state for people and metrics. O(tenants)."""
+        return snapshot(self._tiers, self._slots, len(self._waiting), len(self._running))
+
+    def explain(self, ticket_id: str) -> Explanation | None:
+        """Say what stands in front of a waiting ticket and why; None where it isn't waiting.
+
+        O(n) in the pool's waiting tickets: for people, not for the request path.
+        """
+        entry = self._waiting.get(ticket_id)
+        if entry is None:
+            return None
+        return explain(self._tiers, self._state_by_tier[entry[3].tier], entry)
+
+    # Selection
+
+    def _grant(self, engine: EngineSlots) -> Granted | None:
+        tiers = self._tiers
+        eligible = tiers.eligible(self._slots.total)
+        if not eligible:
+            return None
+        state = tiers.first(eligible)
+        turns = state.ring.turns
+        flow = turns[0] if turns else state.ring.begin()
+        assert flow is not None, "a tier with tenants in its ring has one to begin with"
+        slot = _Slot(engine, state, 1)
+        state.slots_held += 1
+        self._slots.take(engine)
+        head = flow.queue.head()
+        assert head is not None, "a flow in the ring has a ticket"
+        ticket = self._dispatch(state, flow, head[3].group, slot, eligible)
+        if self._rules.batch is None:
+            return Granted(engine.name, (ticket,))
+        batch = OpenBatch(self._rules.batch)
+        batch.add(ticket.size)
+        tickets = [ticket]
+        self._fill(batch, tickets, slot)
+        slot.left = len(tickets)
+        return Granted(engine.name, tuple(tickets))
+
+    def _fill(self, batch: OpenBatch, tickets: list[Ticket], slot: _Slot) -> None:
+        """Add items to a batch, in round robin order, until it's full or nothing fits.
+
+        A head that doesn't fit is passed over: its flow's turn stays open and
+        comes first in the next batch. One that was passed over before closes
+        the batch, so that it's overtaken in one batch at most.
+        """
+        assert self._rules.batch is not None, "only pools with batches fill them"
+        group = tickets[0].group
+        misfits_left = self._rules.batch.misfits_max
+        cursors = dict.fromkeys((state.rank for state in self._tiers.states), 0)
+        exhausted: set[int] = set()
+        while not batch.full:
+            eligible = self._tiers.eligible(None)
+            open_tiers = [state for state in eligible if state.rank not in exhausted]
+            if not open_tiers:
+                break
+            state = self._tiers.first(open_tiers)
+            flow = _turn_in(state.ring, cursors, state.rank, group)
+            if flow is None:
+                exhausted.add(state.rank)
+                continue
+            head = flow.queue.head(group)
+            assert head is not None, "a flow is offered for its tickets of the group"
+            if batch.fits(head[3].size):
+                ticket = self._dispatch(state, flow, group, slot, eligible)
+                batch.add(ticket.size)
+                tickets.append(ticket)
+                continue
+            misfits_left -= 1
+            if flow.passed is head or misfits_left == 0:
+                flow.passed = head
+                break
+            flow.passed = head
+            cursors[state.rank] += 1
+        for state in self._tiers.states:
+            state.ring.restore()
+
+    def _dispatch(
+        self, state: TierState, flow: Flow, group: str, slot: _Slot, eligible: Sequence[TierState]
+    ) -> Ticket:
+        """Take a flow's first ticket of a group, and charge it."""
+        entry = flow.queue.pop(group)
+        ticket = entry[3]
+        del self._waiting[ticket.id]
+        if entry[1] != NEVER_US:
+            self._forget_deadline()
+        flow.in_flight += 1
+        cap = flow.cap
+        goes_on = flow.queue.count > 0 and (cap is None or flow.in_flight < cap)
+        state.ring.charge(flow, ticket.cost, goes_on=goes_on)
+        if len(eligible) > 1:
+            self._tiers.charged(state, ticket.cost, eligible)
+        self._running[ticket.id] = _Running(ticket, flow, state, slot)
+        return ticket
+
+    # Housekeeping
+
+    def _add_flow(self, state: TierState, tenant: str) -> Flow:
+        if self._rules.shared_queue:
+            flow = Flow(EVERYBODY, 1, None, state.ring.round)
+        else:
+            known = self._tenants.get(tenant)
+            weight, cap = (known.weight, known.cap) if known else (1, None)
+            flow = Flow(tenant, weight, cap, state.ring.round)
+        state.flows[flow.tenant] = flow
+        return flow
+
+    def _flow_of(self, ticket: Ticket) -> Flow:
+        name = EVERYBODY if self._rules.shared_queue else ticket.tenant
+        return self._state_by_tier[ticket.tier].flows[name]
+
+    def _withdraw(self, entry: Entry) -> None:
+        """Take an entry out of its tenant's queue, and the tenant out of the ring if that was all."""
+        ticket = entry[3]
+        flow = self._flow_of(ticket)
+        flow.queue.remove(entry)
+        if flow.queue.count == 0:
+            state = self._state_by_tier[ticket.tier]
+            self._place(state, flow)
+            if flow.in_flight == 0:
+                self._rest(state, flow)
+
+    def _place(self, state: TierState, flow: Flow) -> None:
+        """Let a flow stand in the ring if it has tickets and is below its cap, else not."""
+        stands = flow.queue.count > 0 and not flow.capped
+        if stands and flow.place == OUT:
+            state.ring.enter(flow)
+        elif not stands and flow.place != OUT:
+            state.ring.leave(flow)
+
+    def _rest(self, state: TierState, flow: Flow) -> None:
+        """Keep an idle flow until it equals a fresh one, and forget two that do. O(1)."""
+        self._idle[id(flow)] = (state, flow)
+        for _ in range(2):
+            if not self._idle:
+                return
+            key, (its_state, idle) = self._idle.popitem(last=False)
+            if its_state.ring.is_fresh(idle):
+                del its_state.flows[idle.tenant]
+            elif idle.place == OUT and idle.queue.count == 0 and idle.in_flight == 0:
+                self._idle[key] = (its_state, idle)
+
+    def _is_waiting(self, entry: Entry) -> bool:
+        return self._waiting.get(entry[3].id) is entry
+
+    def _forget_deadline(self) -> None:
+        """Count a deadline whose ticket has left, and clear such out before they prevail."""
+        self._deadlines_dead += 1
+        if self._deadlines_dead > len(self._waiting) + 64:
+            self._deadlines = [item for item in self._deadlines if self._is_waiting(item[2])]
+            heapify(self._deadlines)
+            self._deadlines_dead = 0
+
+
+def _turn_in(ring: Ring, cursors: dict[int, int], rank: int, group: str) -> Flow | None:
+    """Return the flow whose turn it is in a batch: open turns first, then one that begins."""
+    while cursors[rank] < len(ring.turns):
+        flow = ring.turns[cursors[rank]]
+        if flow.queue.head(group) is not None:
+            return flow
+        cursors[rank] += 1
+    return ring.begin(group)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slots: how many grants each engine may run at once, and which engine takes the next one.
+
+The count of what we have in flight is the only truth here; whatever an engine
+says of itself reaches this module as a change of its slots.
+"""
+
+
+class EngineSlots:
+    """One engine of a pool.
+
+    Attributes:
+        name: Unique in the pool.
+        slots: Grants that may run at once; 0: none are started.
+        in_flight: Grants that run. More than ``slots`` after these were lowered.
+        order: Number in the order in which engines were added.
+    """
+
+    __slots__ = ("in_flight", "name", "order", "slots")
+
+    def __init__(self, name: str, slots: int, order: int) -> None:
+        self.name = name
+        self.slots = slots
+        self.in_flight = 0
+        self.order = order
+
+
+class Slots:
+    """The engines of a pool.
+
+    Attributes:
+        total: Slots of all engines.
+    """
+
+    __slots__ = ("_engines", "_free", "_numbers", "total")
+
+    def __init__(self) -> None:
+        self._engines: dict[str, EngineSlots] = {}
+        self._free: dict[str, EngineSlots] = {}
+        self._numbers = 0
+        self.total = 0
+
+    @property
+    def free(self) -> int:
+        """Slots on which nothing runs."""
+        return sum(engine.slots - engine.in_flight for engine in self._free.values())
+
+    @property
+    def engines(self) -> tuple[EngineSlots, ...]:
+        """The engines that take grants or may do so again, in the order in which they were added."""
+        return tuple(self._engines.values())
+
+    def set_engine(self, name: str, slots: int) -> None:
+        """Add an engine, or change how many slots it has.
+
+        Raises:
+            ValueError: ``slots`` is negative.
+        """
+        if slots < 0:
+            raise ValueError(f"slots must be at least 0, got {slots}")
+        engine = self._engines.get(name)
+        if engine is None:
+            self._numbers += 1
+            self._engines[name] = engine = EngineSlots(name, 0, self._numbers)
+        self.total += slots - engine.slots
+        engine.slots = slots
+        self._list(engine)
+
+    def remove_engine(self, name: str) -> None:
+        """Start nothing more on an engine and forget it; what runs there goes on."""
+        engine = self._engines.pop(name, None)
+        if engine is not None:
+            self.total -= engine.slots
+            engine.slots = 0
+            self._free.pop(name, None)
+
+    def pick(self) -> EngineSlots | None:
+        """Return the engine with the least share of its slots in use; None where all are full.
+
+        O(engines with a free slot): when there is work for all, that is about one.
+        """
+        free = self._free
+        if len(free) <= 1:
+            return next(iter(free.values()), None)
+        # The quotients are exact enough: two different fractions of integers
+        # below 2**26 never round to one double.
+        return min(free.values(), key=lambda engine: (engine.in_flight / engine.slots, engine.order))
+
+    def take(self, engine: EngineSlots) -> None:
+        """Count one more grant on an engine."""
+        engine.in_flight += 1
+        if engine.in_flight >= engine.slots:
+            self._free.pop(engine.name, None)
+
+    def release(self, engine: EngineSlots) -> None:
+        """Count one grant less on an engine."""
+        engine.in_flight -= 1
+        self._list(engine)
+
+    def _list(self, engine: EngineSlots) -> None:
+        if engine.in_flight < engine.slots:
+            self._free[engine.name] = engine
+        else:
+            self._free.pop(engine.name, None)
