@@ -68,15 +68,20 @@ class TicketQueue:
                 return heap[0]
         return min((heap[0] for heap in heaps.values()), default=None)
 
-    def pop(self, group: str) -> Entry:
-        """Remove and return the first ticket of a group that has one. O(log n)."""
-        heap = self._heaps[group]
+    def pop(self, group: str | None = None) -> Entry:
+        """Remove and return the first ticket, or the first of a group; there must be one. O(log n)."""
+        heaps = self._heaps
+        if group is None:
+            if len(heaps) == 1:
+                (group,) = heaps
+            else:
+                group = min(heaps, key=lambda name: heaps[name][0])
+        heap = heaps[group]
         entry = heappop(heap)
-        ticket = entry[3]
         self.count -= 1
-        self.cost -= ticket.cost
+        self.cost -= entry[3].cost
         if not heap:
-            del self._heaps[group]
+            del heaps[group]
         elif self._dead:
             self._clear_top(group)
         return entry

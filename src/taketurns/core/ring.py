@@ -180,9 +180,11 @@ class Ring:
         if entry is None:
             return None
         flow = entry[3]
-        heappop(self._heap_of(flow))
-        self.round = max(self.round, entry[0])
-        self._repay(flow)
+        heappop(self._waiting if flow.place == WAITING else self._new)
+        if entry[0] > self.round:
+            self.round = entry[0]
+        if flow.place == NEW:
+            self._repay(flow)
         self._last = flow.place
         flow.balance += (self.round - flow.round) * self.quantum * flow.weight
         flow.round = self.round
@@ -303,7 +305,7 @@ class Ring:
     def _next(self) -> RingEntry | None:
         """Return the entry whose turn begins next, by class and key, without beginning it."""
         waiting = _top(self._waiting)
-        new = _top(self._new)
+        new = _top(self._new) if self._new else None
         if waiting is None:
             return new
         if new is None:
@@ -327,8 +329,10 @@ class Ring:
 
     def _due(self, flow: Flow) -> int:
         """Return the first round in which the flow's balance will be positive in its turn."""
-        need = max(1, -flow.balance // (self.quantum * flow.weight) + 1)
-        return max(self.round, flow.round + need)
+        balance = flow.balance
+        need = 1 if balance >= 0 else -balance // (self.quantum * flow.weight) + 1
+        due = flow.round + need
+        return due if due > self.round else self.round
 
     def _repay(self, flow: Flow) -> None:
         """Credit the rounds that have passed; only a waiting flow can get above zero by it."""
@@ -347,9 +351,9 @@ class Ring:
 
     def _stand(self, flow: Flow, place: int, round_due: int) -> None:
         """Let a flow stand in a heap with a fresh sequence number."""
-        self._numbers += 1
+        self._numbers = number = self._numbers + 1
         flow.place = place
-        flow.entry = entry = (round_due, self._numbers, self._numbers, flow)
+        flow.entry = entry = (round_due, number, number, flow)
         heappush(self._waiting if place == WAITING else self._new, entry)
 
     def _stand_again(self, flow: Flow) -> None:

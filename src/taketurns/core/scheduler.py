@@ -17,7 +17,7 @@ from heapq import heapify, heappop, heappush
 
 from taketurns.core.batch import OpenBatch
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, Refused
-from taketurns.core.model import PoolRules, Tenant, Ticket, Tier
+from taketurns.core.model import BatchRules, PoolRules, Tenant, Ticket, Tier
 from taketurns.core.queue import NEVER_US, Entry, entry_of
 from taketurns.core.ring import OUT, Flow, Ring
 from taketurns.core.slots import EngineSlots, Slots
@@ -29,27 +29,35 @@ EVERYBODY = "*"
 
 
 class _Slot:
-    """A slot that is taken: freed when the last of its tickets has finished."""
+    """A slot that a batch holds: freed when the last of its tickets has finished."""
 
-    __slots__ = ("engine", "left", "state")
+    __slots__ = ("left",)
 
-    def __init__(self, engine: EngineSlots, state: TierState, left: int) -> None:
-        self.engine = engine
-        self.state = state
-        self.left = left
+    def __init__(self) -> None:
+        self.left = 0
 
 
 class _Running:
-    """A ticket in flight, and what stands charged for it."""
+    """A ticket in flight, and what stands charged for it.
 
-    __slots__ = ("charged", "flow", "slot", "state", "ticket")
+    Attributes:
+        state: The ticket's tier.
+        holder: The tier that holds the slot: that of a batch's first ticket.
+        slot: The slot that it shares with the rest of its batch; None: its own.
+    """
 
-    def __init__(self, ticket: Ticket, flow: Flow, state: TierState, slot: _Slot) -> None:
+    __slots__ = ("charged", "engine", "flow", "holder", "slot", "state", "ticket")
+
+    def __init__(
+        self, ticket: Ticket, flow: Flow, state: TierState, engine: EngineSlots, holder: TierState
+    ) -> None:
         self.ticket = ticket
+        self.charged = ticket.cost
         self.flow = flow
         self.state = state
-        self.slot = slot
-        self.charged = ticket.cost
+        self.engine = engine
+        self.holder = holder
+        self.slot: _Slot | None = None
 
 
 class Scheduler:
@@ -72,12 +80,14 @@ class Scheduler:
             raise ValueError(f"tiers must be one or more of different names, got {names}")
         self._rules = rules
         self._min_charge = rules.min_charge_or_default
+        self._batch = rules.batch
         served = (Tier(EVERYBODY),) if rules.shared_queue else tuple(tiers)
         states = [
             TierState(tier, rank, Ring(rules.quantum, rules.debt_rounds))
             for rank, tier in enumerate(served)
         ]
         self._tiers = Tiers(states)
+        self._floored = any(tier.floor_percent for tier in served)
         self._state_by_tier = (
             dict.fromkeys(names, states[0])
             if rules.shared_queue
@@ -105,7 +115,7 @@ class Scheduler:
                 cost or size is under 1.
         """
         waiting = self._waiting
-        ticket_id, tenant, tier, cost, size = ticket[:5]
+        ticket_id, tenant, tier, cost, size, priority, deadline_us, _, _ = ticket
         if ticket_id in waiting or ticket_id in self._running:
             raise ValueError(f"ticket {ticket_id!r} is queued or running already")
         if cost < 1 or size < 1:
@@ -123,11 +133,14 @@ class Scheduler:
         if queue.count >= rules.tenant_queue_max and not rules.shared_queue:
             return Refused(ticket, Refusal.TENANT_QUEUE_FULL, rules.tenant_queue_max, queue.count)
         self._arrivals += 1
-        entry = entry_of(ticket, self._arrivals)
+        arrival = self._arrivals
+        if deadline_us is None:
+            entry = (priority, NEVER_US, arrival, ticket)
+        else:
+            entry = (priority, deadline_us, arrival, ticket)
+            heappush(self._deadlines, (deadline_us, arrival, entry))
         waiting[ticket_id] = entry
         queue.push(entry)
-        if entry[1] != NEVER_US:
-            heappush(self._deadlines, (entry[1], entry[2], entry))
         if flow.place == OUT and (flow.cap is None or flow.in_flight < flow.cap):
             state.ring.enter(flow)
         return None
@@ -254,11 +267,12 @@ class Scheduler:
             elif flow.in_flight == 0:
                 self._rest(state, flow)
         slot = running.slot
-        slot.left -= 1
-        if slot.left == 0:
-            slot.state.slots_held -= 1
-            self._slots.release(slot.engine)
-        return Ended(running.ticket, outcome, final, slot.engine.name)
+        if slot is not None:
+            slot.left -= 1
+        if slot is None or slot.left == 0:
+            running.holder.slots_held -= 1
+            self._slots.release(running.engine)
+        return Ended(running.ticket, outcome, final, running.engine.name)
 
     # Settings
 
@@ -331,83 +345,77 @@ class Scheduler:
     # Selection
 
     def _grant(self, engine: EngineSlots) -> Granted | None:
-        tiers = self._tiers
-        eligible = tiers.eligible(self._slots.total)
-        if not eligible:
+        """Fill one slot of an engine; None where nothing is eligible."""
+        state = self._tiers.choose(self._slots.total)
+        if state is None:
             return None
-        state = tiers.first(eligible)
         turns = state.ring.turns
         flow = turns[0] if turns else state.ring.begin()
         assert flow is not None, "a tier with tenants in its ring has one to begin with"
-        slot = _Slot(engine, state, 1)
         state.slots_held += 1
         self._slots.take(engine)
-        head = flow.queue.head()
-        assert head is not None, "a flow in the ring has a ticket"
-        ticket = self._dispatch(state, flow, head[3].group, slot, eligible)
-        if self._rules.batch is None:
+        ticket = self._dispatch(state, flow, None)
+        self._running[ticket.id] = running = _Running(ticket, flow, state, engine, state)
+        if self._batch is None:
             return Granted(engine.name, (ticket,))
-        batch = OpenBatch(self._rules.batch)
-        batch.add(ticket.size)
-        tickets = [ticket]
-        self._fill(batch, tickets, slot)
-        slot.left = len(tickets)
-        return Granted(engine.name, tuple(tickets))
+        return Granted(engine.name, self._fill(self._batch, running))
 
-    def _fill(self, batch: OpenBatch, tickets: list[Ticket], slot: _Slot) -> None:
+    def _fill(self, rules: BatchRules, seed: _Running) -> tuple[Ticket, ...]:
         """Add items to a batch, in round robin order, until it's full or nothing fits.
 
         A head that doesn't fit is passed over: its flow's turn stays open and
         comes first in the next batch. One that was passed over before closes
         the batch, so that it's overtaken in one batch at most.
         """
-        assert self._rules.batch is not None, "only pools with batches fill them"
-        group = tickets[0].group
-        misfits_left = self._rules.batch.misfits_max
-        cursors = dict.fromkeys((state.rank for state in self._tiers.states), 0)
-        exhausted: set[int] = set()
+        batch = OpenBatch(rules)
+        tickets = [seed.ticket]
+        batch.add(seed.ticket.size)
+        group = seed.ticket.group
+        seed.slot = slot = _Slot()
+        misfits_left = rules.misfits_max
+        cursors = [0] * len(self._tiers.states)
+        exhausted: set[TierState] = set()
         while not batch.full:
-            eligible = self._tiers.eligible(None)
-            open_tiers = [state for state in eligible if state.rank not in exhausted]
-            if not open_tiers:
+            state = self._tiers.choose(None, exhausted)
+            if state is None:
                 break
-            state = self._tiers.first(open_tiers)
-            flow = _turn_in(state.ring, cursors, state.rank, group)
-            if flow is None:
-                exhausted.add(state.rank)
-                continue
-            head = flow.queue.head(group)
-            assert head is not None, "a flow is offered for its tickets of the group"
-            if batch.fits(head[3].size):
-                ticket = self._dispatch(state, flow, group, slot, eligible)
+            flow = _turn_in(state, cursors, group)
+            head = None if flow is None else flow.queue.head(group)
+            if flow is None or head is None:
+                exhausted.add(state)
+            elif batch.fits(head[3].size):
+                ticket = self._dispatch(state, flow, group)
+                running = _Running(ticket, flow, state, seed.engine, seed.holder)
+                running.slot = slot
+                self._running[ticket.id] = running
                 batch.add(ticket.size)
                 tickets.append(ticket)
-                continue
-            misfits_left -= 1
-            if flow.passed is head or misfits_left == 0:
+            else:
+                misfits_left -= 1
+                if flow.passed is head or misfits_left == 0:
+                    flow.passed = head
+                    break
                 flow.passed = head
-                break
-            flow.passed = head
-            cursors[state.rank] += 1
+                cursors[state.rank] += 1
         for state in self._tiers.states:
             state.ring.restore()
+        slot.left = len(tickets)
+        return tuple(tickets)
 
-    def _dispatch(
-        self, state: TierState, flow: Flow, group: str, slot: _Slot, eligible: Sequence[TierState]
-    ) -> Ticket:
-        """Take a flow's first ticket of a group, and charge it."""
-        entry = flow.queue.pop(group)
+    def _dispatch(self, state: TierState, flow: Flow, group: str | None) -> Ticket:
+        """Take a flow's first ticket, or its first of a group, and charge it."""
+        queue = flow.queue
+        entry = queue.pop(group)
         ticket = entry[3]
         del self._waiting[ticket.id]
         if entry[1] != NEVER_US:
             self._forget_deadline()
         flow.in_flight += 1
         cap = flow.cap
-        goes_on = flow.queue.count > 0 and (cap is None or flow.in_flight < cap)
+        goes_on = queue.count > 0 and (cap is None or flow.in_flight < cap)
         state.ring.charge(flow, ticket.cost, goes_on=goes_on)
-        if len(eligible) > 1:
-            self._tiers.charged(state, ticket.cost, eligible)
-        self._running[ticket.id] = _Running(ticket, flow, state, slot)
+        if self._floored:
+            self._tiers.charged(state, ticket.cost)
         return ticket
 
     # Housekeeping
@@ -469,11 +477,18 @@ class Scheduler:
             self._deadlines_dead = 0
 
 
-def _turn_in(ring: Ring, cursors: dict[int, int], rank: int, group: str) -> Flow | None:
-    """Return the flow whose turn it is in a batch: open turns first, then one that begins."""
-    while cursors[rank] < len(ring.turns):
-        flow = ring.turns[cursors[rank]]
+def _turn_in(state: TierState, cursors: list[int], group: str) -> Flow | None:
+    """Return the flow whose turn it is in a batch: open turns first, then one that begins.
+
+    Args:
+        state: The tier.
+        cursors: By rank, how many of its open turns have no ticket for this batch.
+        group: The batch's group.
+    """
+    turns = state.ring.turns
+    while cursors[state.rank] < len(turns):
+        flow = turns[cursors[state.rank]]
         if flow.queue.head(group) is not None:
             return flow
-        cursors[rank] += 1
-    return ring.begin(group)
+        cursors[state.rank] += 1
+    return state.ring.begin(group)

@@ -80,8 +80,11 @@ class Slots:
         O(engines with a free slot): when there is work for all, that is about one.
         """
         free = self._free
-        if len(free) <= 1:
-            return next(iter(free.values()), None)
+        if not free:
+            return None
+        if len(free) == 1:
+            (engine,) = free.values()
+            return engine
         # The quotients are exact enough: two different fractions of integers
         # below 2**26 never round to one double.
         return min(free.values(), key=lambda engine: (engine.in_flight / engine.slots, engine.order))
@@ -95,7 +98,8 @@ class Slots:
     def release(self, engine: EngineSlots) -> None:
         """Count one grant less on an engine."""
         engine.in_flight -= 1
-        self._list(engine)
+        if engine.in_flight < engine.slots:
+            self._free[engine.name] = engine
 
     def _list(self, engine: EngineSlots) -> None:
         if engine.in_flight < engine.slots:

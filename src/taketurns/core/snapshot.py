@@ -180,10 +180,10 @@ def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
     counts: dict[tuple[str, str, str], list[int]] = {}
     steps = 0
     while steps < STEPS_MAX:
-        eligible = trial.eligible(None)
-        state = trial.first(eligible)
+        state = trial.choose(None)
+        assert state is not None, "the ticket itself waits in one of the rings"
         flow = state.ring.turns[0] if state.ring.turns else state.ring.begin()
-        assert flow is not None, "the ticket itself waits in one of the rings"
+        assert flow is not None, "a tier with tenants in its ring has one to begin with"
         head = flow.queue.head()
         assert head is not None, "a flow in the ring has a ticket"
         taken = flow.queue.pop(head[3].group)
@@ -194,7 +194,7 @@ def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
         count[0] += 1
         count[1] += taken[3].cost
         state.ring.charge(flow, taken[3].cost, goes_on=flow.queue.count > 0)
-        trial.charged(state, taken[3].cost, eligible)
+        trial.charged(state, taken[3].cost)
         steps += 1
     ahead = [Ahead(tenant, tier, n, cost, why) for (tenant, tier, why), (n, cost) in counts.items()]
     ahead.sort(key=lambda item: (-item.cost, item.tenant, item.why))

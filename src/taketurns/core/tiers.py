@@ -12,7 +12,7 @@ Bound: over any time in which a floor tier stays backlogged beside better ones,
 its charged cost is at least its share less one ticket.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from taketurns.core.model import Tier
 from taketurns.core.ring import Flow, Ring
@@ -41,11 +41,9 @@ class TierState:
         self.floor_credit = 0
 
     def may_start(self, slots: int) -> bool:
-        """Tell whether it has work and holds less than its share of the pool's slots."""
+        """Tell whether it holds less than its share of the pool's slots."""
         share = self.tier.slot_share_percent
-        return self.ring.count > 0 and (
-            share == 100 or self.slots_held < max(1, share * slots // 100)
-        )
+        return share == 100 or self.slots_held < max(1, share * slots // 100)
 
 
 class Tiers:
@@ -58,55 +56,51 @@ class Tiers:
         ValueError: The floors together are over 50 per cent.
     """
 
-    __slots__ = ("_floored", "states")
+    __slots__ = ("_competing", "_plain", "states")
 
     def __init__(self, states: Sequence[TierState]) -> None:
         self.states = tuple(states)
-        self._floored = any(state.tier.floor_percent for state in states)
+        self._competing: list[TierState] = []
+        self._plain = all(
+            state.tier.floor_percent == 0 and state.tier.slot_share_percent == 100
+            for state in states
+        )
         total = sum(state.tier.floor_percent for state in states)
         if total > 50:
             raise ValueError(f"the floors of a pool's tiers are at most 50 % in all, got {total} %")
 
-    def eligible(self, slots: int | None) -> list[TierState]:
-        """Return the tiers that compete for the next ticket, best first.
+    def choose(
+        self, slots: int | None, without: Container[TierState] = frozenset()
+    ) -> TierState | None:
+        """Return the tier that the next ticket comes from; None where none is eligible.
 
         Args:
             slots: The pool's slots, where the ticket starts on a slot of its
                 own; None where it joins a batch that holds one already.
+            without: Tiers that have nothing for this batch; they compete all the same.
         """
-        if slots is None:
-            found = [state for state in self.states if state.ring.count]
-        else:
-            found = [state for state in self.states if state.may_start(slots)]
-        if self._floored:
+        if self._plain:
             for state in self.states:
-                if state.floor_credit > 0 and state not in found:
-                    state.floor_credit = 0
-        return found
-
-    def first(self, eligible: Sequence[TierState]) -> TierState:
-        """Return which of the eligible tiers goes first.
-
-        Args:
-            eligible: Tiers that compete, best first; not empty.
-        """
-        if self._floored:
-            for state in eligible:
-                if state.floor_credit > 0:
+                if state.ring.count and state not in without:
                     return state
-        return eligible[0]
+            return None
+        self._competing = competing = []
+        best: TierState | None = None
+        floor: TierState | None = None
+        for state in self.states:
+            if state.ring.count and (slots is None or state.may_start(slots)):
+                competing.append(state)
+                if state not in without:
+                    best = best or state
+                    if state.floor_credit > 0:
+                        floor = floor or state
+            elif state.floor_credit > 0:
+                state.floor_credit = 0
+        return floor or best
 
-    def charged(self, state: TierState, cost: int, eligible: Sequence[TierState]) -> None:
-        """Account a charge to the floors.
-
-        Args:
-            state: The tier that was charged.
-            cost: The charge.
-            eligible: The tiers that competed for it, best first.
-        """
-        if not self._floored:
-            return
-        for other in eligible[1:]:
+    def charged(self, state: TierState, cost: int) -> None:
+        """Account the charge of a ticket of the tier chosen last to the floors."""
+        for other in self._competing[1:]:
             percent = other.tier.floor_percent
             if percent:
                 other.floor_credit += cost * percent
