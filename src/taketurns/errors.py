@@ -30,13 +30,15 @@ class ConfigError(TaketurnsError):
 
     Attributes:
         faults: Every fault found, in the order of the file; never empty.
+        source: The file, as the operator named it, or empty.
     """
 
     code = "config_invalid"
 
-    def __init__(self, faults: "list[ConfigFault]") -> None:
+    def __init__(self, faults: "list[ConfigFault]", *, source: str = "") -> None:
         super().__init__("\n".join(str(fault) for fault in faults))
         self.faults = faults
+        self.source = source
 
 
 class ConfigFault:

@@ -43,3 +43,8 @@ def wall_time_s() -> int:
 def new_id(prefix: str) -> str:
     """Return an unguessable id: the prefix and 128 random bits in hex."""
     return prefix + secrets.token_hex(16)
+
+
+def random_bytes(size: int) -> bytes:
+    """Return bytes that can't be guessed: for keys."""
+    return secrets.token_bytes(size)

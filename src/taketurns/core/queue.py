@@ -69,7 +69,7 @@ class TicketQueue:
         return min((heap[0] for heap in heaps.values()), default=None)
 
     def pop(self, group: str | None = None) -> Entry:
-        """Remove and return the first ticket, or the first of a group; there must be one. O(log n)."""
+        """Remove and return the first ticket, or the first of a group that has one. O(log n)."""
         heaps = self._heaps
         if group is None:
             if len(heaps) == 1:

@@ -90,7 +90,7 @@ class Flow:
         return self.cap is not None and self.in_flight >= self.cap
 
     def copy(self) -> "Flow":
-        """Return a flow that can be changed alone: without heap entry, cap and tickets in flight."""
+        """Return a flow that can be changed alone: no heap entry, no cap, nothing in flight."""
         twin = Flow(self.tenant, self.weight, None, self.round + 1)
         twin.queue = self.queue.copy()
         twin.balance = self.balance

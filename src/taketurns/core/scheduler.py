@@ -238,7 +238,9 @@ class Scheduler:
         cost: int | None = None,
         executed: bool = True,
     ) -> Ended:
-        """Settle a running ticket for good. Its slot is free once all tickets of its grant are. O(log n).
+        """Settle a running ticket for good. O(log n).
+
+        Its slot is free once all tickets of its grant have finished.
 
         Args:
             ticket_id: The ticket.
@@ -435,7 +437,7 @@ class Scheduler:
         return self._state_by_tier[ticket.tier].flows[name]
 
     def _withdraw(self, entry: Entry) -> None:
-        """Take an entry out of its tenant's queue, and the tenant out of the ring if that was all."""
+        """Take an entry out of its queue, and its tenant out of the ring if that was all."""
         ticket = entry[3]
         flow = self._flow_of(ticket)
         flow.queue.remove(entry)

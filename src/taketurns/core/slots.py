@@ -47,7 +47,7 @@ class Slots:
 
     @property
     def engines(self) -> tuple[EngineSlots, ...]:
-        """The engines that take grants or may do so again, in the order in which they were added."""
+        """The engines, in the order in which they were added; removed ones are left out."""
         return tuple(self._engines.values())
 
     def set_engine(self, name: str, slots: int) -> None:
@@ -87,7 +87,9 @@ class Slots:
             return engine
         # The quotients are exact enough: two different fractions of integers
         # below 2**26 never round to one double.
-        return min(free.values(), key=lambda engine: (engine.in_flight / engine.slots, engine.order))
+        return min(
+            free.values(), key=lambda engine: (engine.in_flight / engine.slots, engine.order)
+        )
 
     def take(self, engine: EngineSlots) -> None:
         """Count one more grant on an engine."""

@@ -82,9 +82,7 @@ def snapshot(tiers: Tiers, slots: Slots, queued: int, running: int) -> PoolSnaps
 
 def _tier(state: TierState) -> TierSnapshot:
     tenants = tuple(
-        _tenant(flow)
-        for _, flow in sorted(state.flows.items())
-        if not state.ring.is_fresh(flow)
+        _tenant(flow) for _, flow in sorted(state.flows.items()) if not state.ring.is_fresh(flow)
     )
     return TierSnapshot(
         state.tier.name, state.ring.round, state.floor_credit, state.slots_held, tenants

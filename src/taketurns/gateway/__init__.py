@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gateway: from a request on a socket to an engine and back."""

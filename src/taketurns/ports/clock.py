@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time as something that calls back: the port, and the virtual clock that tests and simulator use."""
+"""Time as something that calls back: the port, and the virtual clock of tests and simulator."""
 
 import heapq
 from collections.abc import Callable

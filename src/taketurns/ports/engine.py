@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gateway needs of an engine: generation as an HTTP-like exchange, embedding as vectors."""
+"""What the gateway needs of an engine: generation as an exchange, embedding as vectors."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -36,7 +36,7 @@ class GenerationAnswer(Protocol):
         """Headers with lower-case names."""
         ...
 
-    def chunks(self) -> AsyncIterator[bytes]:
+    def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes; call once.
 
         Raises:
@@ -148,7 +148,13 @@ class EmbeddingEngine(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Turns texts into the token ids of one model. Thread-safe."""
+    """Turns texts into the token ids of one model. Thread-safe.
+
+    Attributes:
+        vocabulary_size: Ids go from 0 to one less.
+    """
+
+    vocabulary_size: int
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, special tokens included, not truncated."""

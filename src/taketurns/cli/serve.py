@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``taketurns serve``: run the gateway, and tell how to reach it."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taketurns.cli import output
+
+if TYPE_CHECKING:
+    from taketurns.config.model import Config
+    from taketurns.gateway.run import Running
+
+CHAT_MESSAGES = '[{"role": "user", "content": "What is fair queuing?"}]'
+QUICKSTART_TENANTS = ("acme", "initech")
+
+
+def serve(
+    config_file: Annotated[
+        Path | None, typer.Argument(metavar="[CONFIG]", help="Configuration file, YAML.")
+    ] = None,
+    *,
+    quickstart: Annotated[
+        bool,
+        typer.Option(
+            "--quickstart", help="Serve two small models to two tenants; no file is needed."
+        ),
+    ] = False,
+    host: Annotated[str | None, typer.Option(help="Instead of server.host.")] = None,
+    port: Annotated[int | None, typer.Option(help="Instead of server.port.")] = None,
+    admin_port: Annotated[int | None, typer.Option(help="Instead of server.admin_port.")] = None,
+    log: Annotated[
+        str | None, typer.Option(help="Instead of server.log: '-', 'off' or a path.")
+    ] = None,
+) -> None:
+    """Serve the models of a configuration to its tenants, until SIGTERM or Ctrl-C."""
+    from taketurns.config.load import load
+
+    if (config_file is None) != quickstart:
+        raise typer.BadParameter("give either a CONFIG file or --quickstart")
+    keys: dict[str, str] = {}
+    if config_file is None:
+        config, keys = quickstart_config()
+    else:
+        config = load(config_file)
+    given = {"host": host, "port": port, "admin_port": admin_port, "log": log}
+    changes = {name: value for name, value in given.items() if value is not None}
+    if changes:
+        config = with_server(config, changes)
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    run_gateway(config, keys)
+
+
+def quickstart_config() -> "tuple[Config, dict[str, str]]":
+    """Return the quickstart's configuration and its tenants' new keys."""
+    from taketurns.config.load import parse
+    from taketurns.gateway.auth import mint
+
+    minted = {tenant: mint() for tenant in QUICKSTART_TENANTS}
+    text = files("taketurns.cli").joinpath("quickstart.yaml").read_text()
+    env = {f"{tenant.upper()}_KEY": key.line for tenant, key in minted.items()}
+    config = parse(text, "quickstart.yaml", env=env)
+    return config, {tenant: key.key for tenant, key in minted.items()}
+
+
+def with_server(config: "Config", changes: Mapping[str, object]) -> "Config":
+    """Return a configuration with other settings under ``server``, checked like those of a file.
+
+    Raises:
+        ConfigError: A value can't be used.
+    """
+    from pydantic import ValidationError
+
+    from taketurns.config.model import ServerConfig
+    from taketurns.errors import ConfigError, ConfigFault
+
+    try:
+        server = ServerConfig.model_validate({**config.server.model_dump(), **changes})
+    except ValidationError as error:
+        faults = [
+            ConfigFault(f"--{str(fault['loc'][0]).replace('_', '-')}", fault["msg"])
+            for fault in error.errors()
+        ]
+        raise ConfigError(faults, source="the command line") from None
+    return config.model_copy(update={"server": server})
+
+
+def run_gateway(config: "Config", keys: dict[str, str]) -> None:
+    """Run a gateway until it's told to stop."""
+    from taketurns.gateway.run import run
+
+    def on_ready(running: "Running") -> None:
+        for line in greeting(config, keys, running.port, running.admin_port):
+            output.result(line)
+        sys.stdout.flush()
+
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(run(config, on_ready))
+    else:
+        uvloop.run(run(config, on_ready))
+
+
+def greeting(config: "Config", keys: dict[str, str], port: int, admin_port: int) -> list[str]:
+    """Return what is printed once the gateway serves."""
+    url = _url(config.server.host, port)
+    lines = [
+        f"taketurns serves {', '.join(config.models)} on {url}",
+        f"metrics and health on {_url(config.server.admin_host, admin_port)}",
+    ]
+    if keys:
+        lines += ["", "Keys, made for this start:"]
+        lines += [f"  {tenant:8} {key}" for tenant, key in keys.items()]
+        first, second = keys.values()
+        lines += [
+            "",
+            "Try it:",
+            f"  curl {url}/v1/embeddings -H 'Authorization: Bearer {first}' \\",
+            "    -H 'Content-Type: application/json' \\",
+            """    -d '{"model": "minilm", "input": ["fair", "unfair"]}'""",
+            f"  curl -N {url}/v1/chat/completions -H 'Authorization: Bearer {second}' \\",
+            "    -H 'Content-Type: application/json' \\",
+            f"""    -d '{{"model": "smollm2", "stream": true, "messages": {CHAT_MESSAGES}}}'""",
+            "",
+            "Stop with Ctrl-C.",
+            "",
+        ]
+    return lines
+
+
+def _url(host: str, port: int) -> str:
+    if host in {"0.0.0.0", "::"}:  # noqa: S104 - nothing is bound here
+        host = "127.0.0.1"
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

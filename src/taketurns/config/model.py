@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configuration file as pydantic models: server, tiers, tenants, store, and the whole.
+
+The models of the ``models`` section stand in :mod:`taketurns.config.served`.
+Durations are seconds here, sizes bytes, percentages whole numbers.
+"""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationInfo
+from pydantic import field_validator as check_field
+
+from taketurns.config.quantities import (
+    HASH_PATTERN,
+    PUBLIC_ID_PATTERN,
+    Count,
+    Duration,
+    Flag,
+    Name,
+    Percent,
+    Size,
+    Text,
+    Whole,
+    between,
+    fault,
+    percent_between,
+    spans,
+)
+from taketurns.config.served import ModelConfig, Section
+from taketurns.core.model import PRIORITY_MAX, WEIGHT_MAX
+
+SQLITE = "sqlite://"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class ServerConfig(Section):
+    """``server``: where the gateway listens, and what it takes on."""
+
+    host: Text = "127.0.0.1"
+    """Address for clients. Default 127.0.0.1: this machine only; 0.0.0.0 is every interface."""
+
+    port: Annotated[Whole, between(0, 65_535)] = 8080
+    """TCP port for clients; 0: any free one. Default 8080."""
+
+    admin_host: Text = "127.0.0.1"
+    """Address for health, metrics and the live page. Default 127.0.0.1."""
+
+    admin_port: Annotated[Whole, between(0, 65_535)] = 8081
+    """TCP port for health, metrics and the live page; 0: any free one. Default 8081."""
+
+    admin_token: Text | None = None
+    """Bearer token for the admin port; write ``"${VAR}"``. Needed unless admin_host is loopback."""
+
+    body_bytes_max: Annotated[Size, between(1024, 1024**3)] = 8 * 1024**2
+    """Largest request body, in bytes; above it 413. Default 8M."""
+
+    drain: Annotated[Duration, spans(0, 86_400)] = 30.0
+    """Longest that a stopping gateway serves what is queued or running. Default 30s."""
+
+    drain_delay: Annotated[Duration, spans(0, 600)] = 0.0
+    """How long it keeps accepting after it is told to stop. Default 0s."""
+
+    connections_max: Annotated[Count, between(1, 1_000_000)] = 10_000
+    """Most connections of clients at once. Default 10k."""
+
+    log: Text = "-"
+    """Where one JSON line a request goes: ``-`` (stdout), ``off`` or a file. Default ``-``."""
+
+    @check_field("admin_port")
+    @classmethod
+    def _ports_differ(cls, admin_port: int, info: ValidationInfo) -> int:
+        if admin_port != 0 and admin_port == info.data.get("port"):
+            raise fault("is the same as server.port", "Give the admin side a port of its own.")
+        return admin_port
+
+    @check_field("admin_token")
+    @classmethod
+    def _token_fits_a_header(cls, token: str | None) -> str | None:
+        if token is None or all("!" <= character <= "~" for character in token):
+            return token
+        raise fault("must be printable ASCII without blanks", "Make one: openssl rand -hex 32.")
+
+
+class TierConfig(Section):
+    """``tiers.NAME``: a service level."""
+
+    rank: Annotated[Whole, between(0, 1_000)]
+    """Order of service: 0 is the best; each tier has a rank of its own."""
+
+    queue_timeout: Annotated[Duration, spans(0.001, 86_400)] = 60.0
+    """Longest that a request waits in the queue; then 429. Default 60s."""
+
+    floor: Annotated[Percent, percent_between(0, 50)] = 0
+    """Share of the work the tier gets even while better tiers are busy. Default 0%."""
+
+    slot_share: Annotated[Percent, percent_between(1, 100)] = 100
+    """Share of a model's slots the tier may hold at once; at least one slot. Default 100%."""
+
+
+def _key_line(line: str) -> str:
+    if re.fullmatch(f"{PUBLIC_ID_PATTERN}:{HASH_PATTERN}", line):
+        return line
+    raise fault(
+        "must be PUBLIC_ID:SHA256, 12 and 64 characters",
+        "Write the line that `taketurns keys create` prints; never the key itself.",
+    )
+
+
+def _weight(weight: int) -> int:
+    if 1 <= weight <= WEIGHT_MAX:
+        return weight
+    hint = "To stop a tenant, set suspended: true." if weight < 1 else ""
+    raise fault(f"must be 1 to {WEIGHT_MAX:,}", hint)
+
+
+class TenantConfig(Section):
+    """``tenants.NAME``: an organisation among whom the engines are shared."""
+
+    tier: Name
+    """Service level: one of the names under ``tiers``."""
+
+    weight: Annotated[Whole, AfterValidator(_weight)] = 1
+    """Share against the other tenants of its tier, 1 to 1,000. Default 1."""
+
+    parallel: Annotated[Count, between(1, 1_000_000)] | None = None
+    """Most requests running at once, per generation model; more wait. Default: no limit."""
+
+    min_priority: Annotated[Whole, between(0, PRIORITY_MAX)] = 0
+    """Most urgent priority its requests may have, 0 to 999; lower numbers become it. Default 0."""
+
+    keys: tuple[Annotated[str, AfterValidator(_key_line)], ...] = ()
+    """API keys as ``PUBLIC_ID:SHA256``, beside those in the store. Default: none."""
+
+    suspended: Flag = False
+    """Refuse all its keys. Default false."""
+
+
+def _store(value: str) -> str:
+    if value == "memory" or (value.startswith(SQLITE) and not value.endswith("/")):
+        return value
+    raise fault(
+        "is not a store that is known here",
+        'Write memory, or "sqlite:///DIRECTORY/taketurns.db".',
+    )
+
+
+class Config(Section):
+    """The whole file.
+
+    References between its parts are checked by :func:`taketurns.config.load.parse`.
+    """
+
+    server: ServerConfig = ServerConfig()
+    """Where the gateway listens, and what it takes on."""
+
+    tiers: Annotated[dict[Name, TierConfig], Field(min_length=1)]
+    """The service levels by name."""
+
+    models: Annotated[dict[Name, ModelConfig], Field(min_length=1)]
+    """The models by the name that clients use."""
+
+    tenants: Annotated[dict[Name, TenantConfig], Field(min_length=1)]
+    """The tenants by name."""
+
+    store: Annotated[str, AfterValidator(_store)] = "memory"
+    """Where API keys are kept: ``memory`` (only those in this file), or a SQLite file as
+    ``sqlite:///absolute/path.db`` or ``sqlite://./relative/path.db``. Default memory."""
+
+    @property
+    def store_path(self) -> Path | None:
+        """The SQLite file, or None where the store is memory."""
+        return None if self.store == "memory" else Path(self.store.removeprefix(SQLITE))
+
+    @check_field("server")
+    @classmethod
+    def _admin_is_guarded(cls, server: ServerConfig) -> ServerConfig:
+        if server.admin_token is None and not _is_loopback(server.admin_host):
+            raise fault(
+                "opens the admin side to the network without a token",
+                'Set server.admin_token: "${TAKETURNS_ADMIN_TOKEN}", or admin_host: 127.0.0.1.',
+            )
+        return server

@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenAI's dialect: reads chat, completions and embeddings requests, writes answers and errors.
+
+Only the fields that scheduling needs are read; an engine gets the body as it
+came, but for the model's name where the engine knows it by another.
+
+Source: OpenAI's API reference (chat completions, completions, embeddings,
+models, errors), checked against the official Python client.
+"""
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from taketurns.errors import RequestError
+from taketurns.ports.engine import EmbedInput
+
+CHOICES_MAX = 128
+"""Most choices (``n``) of one request, as OpenAI documents it."""
+
+BYTES_PER_TOKEN = 4
+"""Bytes of text that one token stands for where no tokenizer counts: English, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """A chat or completions request.
+
+    Attributes:
+        model: Name that the client asked for.
+        stream: It asks for server-sent events.
+        include_usage: It asks for a last event with the usage.
+        input_tokens: Estimate from the size of its prompt, at least 1.
+        output_tokens_max: Most tokens it asks for, over all choices; None: no limit given.
+        body: As it came.
+    """
+
+    model: str
+    stream: bool
+    include_usage: bool
+    input_tokens: int
+    output_tokens_max: int | None
+    body: bytes
+
+    def body_for(self, model: str) -> bytes:
+        """Return the body with another model's name; all else stays as it came, byte by byte."""
+        if model == self.model:
+            return self.body
+        fields = msgspec.json.decode(self.body, type=dict[str, msgspec.Raw])
+        fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+        return msgspec.json.encode(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingsRequest:
+    """An embeddings request.
+
+    Attributes:
+        model: Name that the client asked for.
+        inputs: Texts or token ids, at least one, none of them empty.
+        base64: Vectors as base64 of little-endian float32, else as lists of numbers.
+        dimensions: Length of the vectors asked for, or None.
+    """
+
+    model: str
+    inputs: Sequence[EmbedInput]
+    base64: bool
+    dimensions: int | None
+
+
+class _StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class _Chat(msgspec.Struct):
+    model: str
+    messages: msgspec.Raw
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+
+
+class _Completions(msgspec.Struct):
+    model: str
+    prompt: msgspec.Raw
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+
+
+class _Embeddings(msgspec.Struct):
+    model: str
+    input: msgspec.Raw
+    encoding_format: str | None = None
+    dimensions: int | None = None
+
+
+_CHAT = msgspec.json.Decoder(_Chat)
+_COMPLETIONS = msgspec.json.Decoder(_Completions)
+_EMBEDDINGS = msgspec.json.Decoder(_Embeddings)
+_MESSAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_TEXT = msgspec.json.Decoder(str)
+_TEXTS = msgspec.json.Decoder(list[str])
+_IDS = msgspec.json.Decoder(list[int])
+_ID_LISTS = msgspec.json.Decoder(list[list[int]])
+
+
+def parse_chat(body: bytes) -> GenerationRequest:
+    """Read the body of ``POST /v1/chat/completions``.
+
+    Raises:
+        RequestError: 400, naming the field that is wrong.
+    """
+    read: _Chat = _decode(_CHAT, body)
+    messages: list[dict[str, Any]] = _decode(_MESSAGES, bytes(read.messages), under="messages")
+    if not messages:
+        raise _invalid("messages", "must not be empty", "Send at least one message.")
+    for index, message in enumerate(messages):
+        if "role" not in message:
+            raise _invalid(f"messages[{index}].role", "is missing", "Give each message a role.")
+    limit = _limit(read.max_tokens, "max_tokens")
+    limit = _limit(read.max_completion_tokens, "max_completion_tokens") or limit
+    return _generation(read, body, len(read.messages), limit)
+
+
+def parse_completions(body: bytes) -> GenerationRequest:
+    """Read the body of ``POST /v1/completions``.
+
+    Raises:
+        RequestError: 400, naming the field that is wrong.
+    """
+    read: _Completions = _decode(_COMPLETIONS, body)
+    prompts = _inputs(bytes(read.prompt), "prompt")
+    size = sum(
+        len(prompt.encode()) if isinstance(prompt, str) else len(prompt) * BYTES_PER_TOKEN
+        for prompt in prompts
+    )
+    return _generation(read, body, size, _limit(read.max_tokens, "max_tokens"))
+
+
+def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
+    """Read the body of ``POST /v1/embeddings``.
+
+    Args:
+        body: The body.
+        inputs_max: Most texts in one request.
+
+    Raises:
+        RequestError: 400, naming the field that is wrong.
+    """
+    read: _Embeddings = _decode(_EMBEDDINGS, body)
+    if read.encoding_format not in {None, "float", "base64"}:
+        raise _invalid(
+            "encoding_format",
+            f"is {read.encoding_format!r:.60}",
+            'Send "float" or "base64".',
+        )
+    if read.dimensions is not None and read.dimensions < 1:
+        raise _invalid("dimensions", f"is {read.dimensions}", "Send a number of at least 1.")
+    inputs = _inputs(bytes(read.input), "input")
+    if len(inputs) > inputs_max:
+        raise _invalid(
+            "input",
+            f"has {len(inputs)} entries, and the most is {inputs_max}",
+            "Send them in several requests.",
+        )
+    return EmbeddingsRequest(read.model, inputs, read.encoding_format == "base64", read.dimensions)
+
+
+def model_of(body: bytes) -> str:
+    """Return the name of the model that a body asks for, before anything else of it is read.
+
+    Raises:
+        RequestError: 400 where the body isn't a JSON object with a model's name.
+    """
+    model: str = _decode(_MODEL, body).model
+    return model
+
+
+class _Model(msgspec.Struct):
+    model: str
+
+
+_MODEL = msgspec.json.Decoder(_Model)
+
+
+def embeddings_answer(
+    model: str, vectors: Sequence[bytes], tokens: int, *, as_base64: bool
+) -> bytes:
+    """Write the answer to an embeddings request.
+
+    Args:
+        model: Name that the client asked for.
+        vectors: Little-endian float32, in the order of the request's texts.
+        tokens: Tokens of the request.
+        as_base64: Write base64, else lists of numbers.
+    """
+    parts = []
+    for index, vector in enumerate(vectors):
+        if as_base64:
+            value = '"' + base64.b64encode(vector).decode() + '"'
+        else:
+            value = msgspec.json.encode(memoryview(vector).cast("f").tolist()).decode()
+        parts.append(f'{{"object":"embedding","index":{index},"embedding":{value}}}')
+    usage = f'{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}'
+    name = msgspec.json.encode(model).decode()
+    return (
+        f'{{"object":"list","data":[{",".join(parts)}],"model":{name},"usage":{usage}}}'
+    ).encode()
+
+
+def models_answer(models: Sequence[tuple[str, str]], created_s: int) -> bytes:
+    """Write the answer of ``GET /v1/models``.
+
+    Args:
+        models: Name and owner of each.
+        created_s: Seconds since 1970.
+    """
+    data = [_model_object(name, owner, created_s) for name, owner in models]
+    return msgspec.json.encode({"object": "list", "data": data})
+
+
+def model_answer(name: str, owner: str, created_s: int) -> bytes:
+    """Write the answer of ``GET /v1/models/{model}``."""
+    return msgspec.json.encode(_model_object(name, owner, created_s))
+
+
+def _model_object(name: str, owner: str, created_s: int) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": created_s, "owned_by": owner}
+
+
+_TYPE_BY_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+def error_answer(status: int, code: str, message: str, param: str | None = None) -> bytes:
+    """Write an error in OpenAI's form."""
+    kind = _TYPE_BY_STATUS.get(status)
+    if kind is None:
+        kind = "server_error" if status >= 500 else "invalid_request_error"
+    error = {"message": message, "type": kind, "param": param, "code": code}
+    return msgspec.json.encode({"error": error})
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class _Answer(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_USAGE = msgspec.json.Decoder(_Answer)
+
+
+def usage_of(payload: bytes) -> tuple[int, int] | None:
+    """Return input and output tokens where an answer, or an event of a stream, has its usage."""
+    try:
+        usage = _USAGE.decode(payload).usage
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if usage is None or min(usage.prompt_tokens, usage.completion_tokens or 0) < 0:
+        return None
+    return usage.prompt_tokens, usage.completion_tokens or 0
+
+
+def _generation(
+    read: _Chat | _Completions, body: bytes, prompt_bytes: int, limit: int | None
+) -> GenerationRequest:
+    choices = 1 if read.n is None else read.n
+    if not 1 <= choices <= CHOICES_MAX:
+        raise _invalid("n", f"is {choices}", f"Send a number from 1 to {CHOICES_MAX}.")
+    options = read.stream_options
+    return GenerationRequest(
+        model=read.model,
+        stream=bool(read.stream),
+        include_usage=options is not None and bool(options.include_usage),
+        input_tokens=max(1, prompt_bytes // BYTES_PER_TOKEN),
+        output_tokens_max=None if limit is None else limit * choices,
+        body=body,
+    )
+
+
+OUTPUT_TOKENS_MAX = 10_000_000
+"""Most tokens that a request may ask for; no engine has that much room."""
+
+
+def _limit(value: int | None, field: str) -> int | None:
+    if value is not None and not 1 <= value <= OUTPUT_TOKENS_MAX:
+        raise _invalid(field, f"is {value}", f"Send a number from 1 to {OUTPUT_TOKENS_MAX:,}.")
+    return value
+
+
+def _inputs(raw: bytes, field: str) -> Sequence[EmbedInput]:
+    """Read a text, texts, token ids or lists of token ids."""
+    text = raw.lstrip()
+    inner = text[1:].lstrip()
+    inputs: Sequence[EmbedInput]
+    if text.startswith(b'"'):
+        inputs = [_decode(_TEXT, text, under=field)]
+    elif not text.startswith(b"["):
+        raise _invalid(
+            field, "must be a text, a list of texts, or token ids", "Send text in quotes."
+        )
+    elif inner.startswith(b"]"):
+        raise _invalid(field, "is empty", "Send at least one text.")
+    elif inner.startswith(b"["):
+        inputs = _decode(_ID_LISTS, text, under=field)
+    elif inner.startswith(b'"'):
+        inputs = _decode(_TEXTS, text, under=field)
+    else:
+        inputs = [_decode(_IDS, text, under=field)]
+    many = text.startswith(b"[") and (inner.startswith((b"[", b'"')))
+    for index, item in enumerate(inputs):
+        where = f"{field}[{index}]" if many else field
+        if not item:
+            raise _invalid(where, "is empty", "Leave it out, or send a text.")
+        if not isinstance(item, str) and min(item) < 0:
+            raise _invalid(where, "has a negative token id", "Send ids of the model's vocabulary.")
+    return inputs
+
+
+_AT = re.compile(r" - at `\$?(.*?)`$")
+
+
+def _decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = "") -> Any:
+    """Decode JSON, and turn what is wrong with it into a 400 that names the field."""
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        found = _AT.search(message)
+        path = under + (found[1] if found else "")
+        missing = re.search(r"missing required field `(.*?)`", message)
+        problem = _AT.sub("", message)
+        if missing:
+            path = f"{path}.{missing[1]}"
+            problem = "is missing"
+        elif problem.startswith("Expected"):
+            problem = "must be " + problem.removeprefix("Expected ").replace(", got ", ", not ")
+        raise _invalid(path.lstrip(".") or None, problem) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(
+            400, "invalid_json", f"The body is not valid JSON: {error}.", param=under or None
+        ) from None
+    except RecursionError:
+        raise RequestError(
+            400, "invalid_json", "The body is nested too deeply.", param=under or None
+        ) from None
+
+
+def _invalid(field: str | None, problem: str, hint: str = "") -> RequestError:
+    message = f"`{field}` {problem}." if field else f"The body {problem}."
+    return RequestError(400, "invalid_value", message, param=field, hint=hint)

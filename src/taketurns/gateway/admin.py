@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The admin side, on a port of its own: health, metrics, the pools' state, one ticket explained."""
+
+import hmac
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from taketurns.errors import RequestError
+from taketurns.gateway.exchange import Answer, Exchange
+from taketurns.gateway.gateway import Gateway
+from taketurns.gateway.problems import problem_of
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Admin:
+    """Answers the admin port.
+
+    Health and metrics are open to whoever reaches the port. The rest names
+    tenants and tickets, and asks for the bearer token that ``server.admin_token`` sets.
+
+    Args:
+        gateway: What it tells of.
+        token: The token, or None: what asks for it is off.
+    """
+
+    def __init__(self, gateway: Gateway, token: str | None) -> None:
+        self._gateway = gateway
+        self._token = token
+        self._routes: dict[str, Callable[[Exchange], Awaitable[Answer]]] = {
+            "/livez": gateway.answer_live,
+            "/readyz": gateway.answer_ready,
+            "/metrics": self._metrics,
+            "/pools": self._pools,
+        }
+
+    async def handle(self, exchange: Exchange) -> Answer:
+        """Answer one request, whatever happens."""
+        try:
+            return await self._route(exchange)
+        except Exception as error:  # noqa: BLE001 - the border of a request
+            return problem_of(error).answer()
+
+    async def _route(self, exchange: Exchange) -> Answer:
+        handle = self._routes.get(exchange.path)
+        if handle is None:
+            parts = exchange.path.split("/")
+            if len(parts) == 5 and parts[1] == "pools" and parts[3] == "tickets":
+                handle = self._ticket
+            else:
+                raise RequestError(404, "unknown_url", "There is nothing at this URL.")
+        if exchange.method != "GET":
+            raise RequestError(405, "method_not_allowed", "Use GET here.")
+        return await handle(exchange)
+
+    async def _metrics(self, exchange: Exchange) -> Answer:  # noqa: ARG002
+        return Answer(200, self._gateway.metrics.exposition(), content_type=METRICS_TYPE)
+
+    async def _pools(self, exchange: Exchange) -> Answer:
+        self._authorize(exchange)
+        return _json({name: _plain(pool) for name, pool in self._gateway.snapshots().items()})
+
+    async def _ticket(self, exchange: Exchange) -> Answer:
+        self._authorize(exchange)
+        _, _, model, _, ticket_id = exchange.path.split("/")
+        pool = self._gateway.pools.of(model)
+        explanation = pool and pool.turns.scheduler.explain(ticket_id)
+        if explanation is None:
+            raise RequestError(
+                404,
+                "ticket_not_found",
+                f"No ticket {ticket_id[:64]!r} waits for model {model[:64]!r}.",
+                hint="It may have been dispatched: see its line in the log.",
+            )
+        return _json(_plain(explanation))
+
+    def _authorize(self, exchange: Exchange) -> None:
+        if self._token is None:
+            raise RequestError(
+                403,
+                "admin_token_not_set",
+                "This part of the admin side is off.",
+                hint="Set server.admin_token to turn it on.",
+            )
+        scheme, _, given = exchange.headers.get("Authorization", "").partition(" ")
+        matches = hmac.compare_digest(given.encode(), self._token.encode())
+        if scheme.lower() != "bearer" or not matches:
+            raise RequestError(401, "invalid_admin_token", "Incorrect admin token.")
+
+
+def _json(value: object) -> Answer:
+    return Answer(200, msgspec.json.encode(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return named tuples as mappings, all the way down."""
+    if isinstance(value, tuple):
+        names = getattr(value, "_fields", None)
+        if names is None:
+            return [_plain(item) for item in value]
+        return {name: _plain(item) for name, item in zip(names, value, strict=True)}
+    return value

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the configuration to pools with engines: the composition root of the gateway."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from taketurns.config import pools as facts
+from taketurns.config.model import Config
+from taketurns.config.served import EmbeddedEngineConfig, EngineConfig, ModelConfig
+from taketurns.core.cost import CostModel, RequestsCost, TokensCost
+from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer
+from taketurns.engines.openai import OpenAiEngine
+from taketurns.engines.smollm2 import SmolLm2Engine
+from taketurns.gateway.embeddings import EmbeddingPool
+from taketurns.gateway.generation import GenerationPool
+from taketurns.gateway.pools import ServedModel
+from taketurns.ports.clock import Clock
+from taketurns.ports.engine import EmbeddingEngine, GenerationEngine
+
+COST_MODELS: dict[str, CostModel] = {"requests": RequestsCost(), "tokens": TokensCost()}
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """The pools of a gateway, by the name of the model."""
+
+    generation: dict[str, GenerationPool]
+    embeddings: dict[str, EmbeddingPool]
+
+    def of(self, model: str) -> GenerationPool | EmbeddingPool | None:
+        """Return the pool of a model, or None where there's no such model."""
+        return self.generation.get(model) or self.embeddings.get(model)
+
+    def all(self) -> dict[str, GenerationPool | EmbeddingPool]:
+        """Return all pools by model."""
+        return {**self.generation, **self.embeddings}
+
+
+def build_pools(config: Config, clock: Clock, on_batch: Callable[[str, int], None]) -> Pools:
+    """Make every pool that a configuration describes; nothing is started.
+
+    Args:
+        config: A configuration without faults.
+        clock: The process's clock.
+        on_batch: Told the model and the number of texts of each batch.
+
+    Raises:
+        StartError: A package of an embedded model is missing.
+    """
+    built = Pools({}, {})
+    for name, section in config.models.items():
+        pool = facts.pool(config, name)
+        model = ServedModel(
+            name=name,
+            section=section,
+            tenants=frozenset(tenant.name for tenant in pool.tenants),
+            queue_timeout_us=pool.queue_timeout_us,
+            cost=COST_MODELS[section.cost_or_default],
+        )
+        names = facts.engine_names(section)
+        if section.kind == "generation":
+            built.generation[name] = GenerationPool(
+                model,
+                pool,
+                engines={
+                    engine: _generation_engine(engine, part, section)
+                    for engine, part in zip(names, section.engines, strict=True)
+                },
+                upstream_models={
+                    engine: _upstream_model(part, name)
+                    for engine, part in zip(names, section.engines, strict=True)
+                },
+                clock=clock,
+            )
+        else:
+            built.embeddings[name] = EmbeddingPool(
+                model,
+                pool,
+                engines={
+                    engine: _embedding_engine(engine, part, section, name)
+                    for engine, part in zip(names, section.engines, strict=True)
+                },
+                tokenizer=MiniLmTokenizer() if _all_embedded(section) else None,
+                clock=clock,
+                on_batch=on_batch,
+            )
+    return built
+
+
+def _generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> GenerationEngine:
+    if isinstance(part, EmbeddedEngineConfig):
+        return SmolLm2Engine(name, slots=part.slots, threads=part.threads)
+    return OpenAiEngine(
+        name,
+        part.url,
+        key=part.key or "",
+        limits=facts.engine_limits(section.engine_limits),
+        connections_max=part.slots,
+    )
+
+
+def _embedding_engine(
+    name: str, part: EngineConfig, section: ModelConfig, model: str
+) -> EmbeddingEngine:
+    if isinstance(part, EmbeddedEngineConfig):
+        longest = {"tokens_max": section.input_tokens_max} if section.input_tokens_max else {}
+        return MiniLmEngine(name, slots=part.slots, threads=part.threads, **longest)
+    return OpenAiEngine(
+        name,
+        part.url,
+        key=part.key or "",
+        embed_model=part.model or model,
+        limits=facts.engine_limits(section.engine_limits),
+        connections_max=part.slots,
+    )
+
+
+def _upstream_model(part: EngineConfig, model: str) -> str:
+    return model if isinstance(part, EmbeddedEngineConfig) else part.model or model
+
+
+def _all_embedded(section: ModelConfig) -> bool:
+    return all(isinstance(part, EmbeddedEngineConfig) for part in section.engines)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request and its answer, as the gateway's own code sees them: free of the HTTP server."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from taketurns.errors import TaketurnsError
+from taketurns.telemetry.records import RequestRecord
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer that is sent whole.
+
+    Attributes:
+        status: HTTP status.
+        body: Its body.
+        content_type: Of the body.
+        headers: Further headers.
+    """
+
+    status: int
+    body: bytes
+    content_type: str = JSON
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class ClientGoneError(TaketurnsError):
+    """The client has closed its connection: there's nobody to answer."""
+
+    code = "client_gone"
+
+
+class Peer(Protocol):
+    """The client's side of an exchange.
+
+    What sends raises ``ClientGoneError`` once the connection is gone.
+    """
+
+    async def read_body(self, bytes_max: int) -> bytes:
+        """Return the body.
+
+        Raises:
+            RequestError: 413 as soon as it's known to be longer than ``bytes_max``; 408 where
+                it doesn't come.
+        """
+        ...
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head of an answer that is streamed."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send a piece of it; waits while the client is slow to read."""
+        ...
+
+    async def finish(self) -> None:
+        """End it well."""
+        ...
+
+    def abort(self) -> None:
+        """Cut the connection, so that the client sees that the answer isn't whole."""
+        ...
+
+
+@dataclass(slots=True)
+class Exchange:
+    """One request on its way.
+
+    Attributes:
+        method: HTTP method.
+        path: Path as it was sent, not decoded, without the query.
+        headers: Headers; names in any case.
+        peer: The client's side.
+        record: What is logged of it at its end.
+        arrived_us: When its head had been read.
+        sent_us: When the first byte of the answer was sent, or None.
+    """
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    peer: Peer
+    record: RequestRecord
+    arrived_us: int
+    sent_us: int | None = None

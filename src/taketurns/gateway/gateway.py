@@ -1,0 +1,307 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gateway without its HTTP server: routes a request, and sees to it that each ends once."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from taketurns.config.model import Config
+from taketurns.core.decision import Outcome
+from taketurns.core.model import PRIORITY_DEFAULT, PRIORITY_MAX
+from taketurns.core.snapshot import PoolSnapshot
+from taketurns.dialects import openai
+from taketurns.errors import RequestError
+from taketurns.gateway.auth import Authenticator, active_tenants, key_stores
+from taketurns.gateway.build import Pools, build_pools
+from taketurns.gateway.embeddings import EmbeddingPool
+from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
+from taketurns.gateway.generation import GenerationPool
+from taketurns.gateway.pools import Caller
+from taketurns.gateway.problems import DrainingError, problem_of
+from taketurns.ports.clock import Clock
+from taketurns.system import wall_time_s
+from taketurns.telemetry.metrics import Metrics
+from taketurns.telemetry.records import LogWriter
+from taketurns.units import US_PER_MS, s_from_us
+from taketurns.version import VERSION
+
+LOG = logging.getLogger(__name__)
+
+Handle = Callable[[Exchange], Awaitable[Answer | None]]
+
+WAIT_MS_MAX = 86_400_000
+
+
+class Gateway:
+    """Everything between the HTTP server and the engines.
+
+    Args:
+        config: A configuration without faults.
+        clock: The process's clock.
+
+    Attributes:
+        active: Exchanges under way.
+        ready: False once it's to get nothing new.
+        draining: True once it takes nothing new.
+    """
+
+    def __init__(self, config: Config, clock: Clock) -> None:
+        self.config = config
+        self.pools: Pools = build_pools(config, clock, self._count_batch)
+        self.metrics = Metrics(config.tenants, self.snapshots, VERSION)
+        self.ready = True
+        self.draining = False
+        self.active: set[asyncio.Task[object]] = set()
+        self._stopped = False
+        self._clock = clock
+        self._auth = Authenticator(key_stores(config), active_tenants(config))
+        self._created_s = wall_time_s()
+        self._log: LogWriter | None = None
+        self._routes: dict[str, dict[str, Handle]] = {
+            "/v1/chat/completions": {"POST": self._serving("chat")},
+            "/v1/completions": {"POST": self._serving("completions")},
+            "/v1/embeddings": {"POST": self._serving("embeddings")},
+            "/v1/models": {"GET": self._models},
+            "/livez": {"GET": self.answer_live},
+            "/readyz": {"GET": self.answer_ready},
+        }
+
+    async def start(self, tasks: asyncio.TaskGroup, log: LogWriter) -> None:
+        """Start the engines, then serve.
+
+        Raises:
+            StartError: An engine can't start.
+        """
+        self._log = log
+        for pool in self.pools.all().values():
+            for engine in pool.engines.values():
+                await engine.start()
+        for generation in self.pools.generation.values():
+            generation.serve()
+        for embeddings in self.pools.embeddings.values():
+            embeddings.serve(tasks)
+
+    async def aclose(self) -> None:
+        """Stop the engines with whatever still runs there."""
+        for pool in self.pools.all().values():
+            pool.turns.close()
+            for engine in pool.engines.values():
+                await engine.aclose()
+
+    def announce_stop(self) -> None:
+        """Say that it's not ready; what comes all the same is taken."""
+        self.ready = False
+        self.metrics.draining.set(1)
+
+    def stop_taking(self) -> None:
+        """Refuse what comes from here on; what was taken goes on."""
+        self.announce_stop()
+        self.draining = True
+
+    def break_off(self) -> None:
+        """End what is still under way: who waits is told so, what runs is cut off."""
+        self._stopped = True
+        for task in self.active:
+            task.cancel()
+
+    def snapshots(self) -> dict[str, PoolSnapshot]:
+        """Return each pool's state by its model."""
+        return {name: pool.turns.scheduler.snapshot() for name, pool in self.pools.all().items()}
+
+    async def handle(self, exchange: Exchange) -> Answer | None:
+        """Answer one request, whatever happens; None where the answer was streamed."""
+        task = asyncio.current_task()
+        assert task is not None, "a request is handled in a task of its own"
+        self.active.add(task)
+        try:
+            return await self._handle(exchange, task)
+        finally:
+            self.active.discard(task)
+            self._record(exchange)
+
+    async def _handle(self, exchange: Exchange, task: "asyncio.Task[object]") -> Answer | None:
+        record = exchange.record
+        try:
+            answer = await self._route(exchange)(exchange)
+            record.outcome = record.outcome or Outcome.COMPLETED.value
+            record.status = 200 if answer is None else answer.status
+            return answer
+        except asyncio.CancelledError:
+            record.outcome = Outcome.CANCELLED.value
+            record.status = 499
+            if not self._stopped or exchange.sent_us is not None:
+                raise
+            task.uncancel()
+            return self._tell(exchange, DrainingError("draining"))
+        except ClientGoneError:
+            record.outcome = Outcome.CANCELLED.value
+            record.status = 499
+            return None
+        except Exception as error:  # noqa: BLE001 - the border of a request
+            if exchange.sent_us is not None:
+                # Too late to say so: the head of the answer is out.
+                exchange.peer.abort()
+            return self._tell(exchange, error)
+
+    def _tell(self, exchange: Exchange, error: Exception) -> Answer:
+        record = exchange.record
+        pool = self.pools.of(record.model)
+        retry_after_s = 1
+        if pool is not None:
+            retry_after_s = pool.pace.retry_after_s(pool.turns.scheduler.queued)
+        problem = problem_of(error, retry_after_s=retry_after_s)
+        if problem.code == "internal_error":
+            LOG.error("request %s failed", record.request_id, exc_info=error)
+        elif problem.status in {502, 503, 504}:
+            LOG.warning("request %s: %s", record.request_id, error)
+        record.outcome = problem.outcome
+        record.code = problem.code
+        record.status = problem.status
+        return problem.answer()
+
+    def _route(self, exchange: Exchange) -> Handle:
+        methods = self._routes.get(exchange.path)
+        if methods is None:
+            prefix, _, model = exchange.path.rpartition("/")
+            if prefix == "/v1/models" and model:
+                methods = {"GET": self._model}
+            else:
+                raise RequestError(404, "unknown_url", "There is nothing at this URL.")
+        handle = methods.get(exchange.method)
+        if handle is None:
+            allowed = ", ".join(methods)
+            raise RequestError(
+                405, "method_not_allowed", f"Use {allowed} here, not {exchange.method:.20}."
+            )
+        return handle
+
+    def _caller(self, exchange: Exchange) -> Caller:
+        """Return who sends a request: by its key alone."""
+        record = exchange.record
+        tenant = self._auth.tenant_of(
+            exchange.headers.get("Authorization"), now_us=self._clock.now_us()
+        )
+        config = self.config.tenants[tenant]
+        record.tenant = tenant
+        record.tier = config.tier
+        priority = _whole_number(exchange, "taketurns-priority", PRIORITY_MAX)
+        wait_ms = _whole_number(exchange, "taketurns-deadline-ms", WAIT_MS_MAX)
+        return Caller(
+            tenant=tenant,
+            tier=config.tier,
+            priority=max(config.min_priority, PRIORITY_DEFAULT if priority is None else priority),
+            wait_us_max=None if wait_ms is None else wait_ms * US_PER_MS,
+        )
+
+    def _serving(self, endpoint: str) -> Handle:
+        async def handle(exchange: Exchange) -> Answer | None:
+            exchange.record.endpoint = endpoint
+            caller = self._caller(exchange)
+            if self.draining:
+                raise DrainingError("draining")
+            body = await exchange.peer.read_body(self.config.server.body_bytes_max)
+            pool = self._pool(openai.model_of(body), endpoint, caller.tenant)
+            exchange.record.model = pool.model.name
+            return await pool.answer(exchange, body, caller)
+
+        return handle
+
+    def _pool(self, model: str, endpoint: str, tenant: str) -> GenerationPool | EmbeddingPool:
+        """Return the pool of a model that a tenant may use.
+
+        Raises:
+            RequestError: 404, the same for a model that isn't there and one that isn't allowed.
+        """
+        pool = self.pools.of(model)
+        if pool is None or tenant not in pool.model.tenants:
+            raise _no_model(model)
+        if endpoint not in pool.model.section.endpoints:
+            offered = ", ".join(pool.model.section.endpoints)
+            raise RequestError(
+                400,
+                "wrong_endpoint",
+                f"Model {model} does not serve {endpoint}.",
+                param="model",
+                hint=f"It serves: {offered}.",
+            )
+        return pool
+
+    async def _models(self, exchange: Exchange) -> Answer:
+        exchange.record.endpoint = "models"
+        caller = self._caller(exchange)
+        models = [
+            (name, pool.model.section.owned_by)
+            for name, pool in self.pools.all().items()
+            if caller.tenant in pool.model.tenants
+        ]
+        return Answer(200, openai.models_answer(models, self._created_s))
+
+    async def _model(self, exchange: Exchange) -> Answer:
+        exchange.record.endpoint = "models"
+        caller = self._caller(exchange)
+        name = exchange.path.rpartition("/")[2]
+        pool = self.pools.of(name)
+        if pool is None or caller.tenant not in pool.model.tenants:
+            raise _no_model(name)
+        return Answer(200, openai.model_answer(name, pool.model.section.owned_by, self._created_s))
+
+    async def answer_live(self, exchange: Exchange) -> Answer:
+        """Answer ``GET /livez``: the process runs."""
+        exchange.record.endpoint = "health"
+        return Answer(200, b'{"status":"alive"}')
+
+    async def answer_ready(self, exchange: Exchange) -> Answer:
+        """Answer ``GET /readyz``: it takes requests."""
+        exchange.record.endpoint = "health"
+        if not self.ready:
+            return Answer(503, b'{"status":"draining"}', headers={"Retry-After": "1"})
+        return Answer(200, b'{"status":"ready"}')
+
+    def _record(self, exchange: Exchange) -> None:
+        record = exchange.record
+        if record.endpoint == "health":
+            return
+        now_us = self._clock.now_us()
+        record.total_s = s_from_us(now_us - exchange.arrived_us)
+        if exchange.sent_us is not None:
+            record.first_byte_s = s_from_us(exchange.sent_us - exchange.arrived_us)
+        self.metrics.count(record)
+        if self._log is not None:
+            self._log.write(record)
+
+    def log_failed(self, error: OSError) -> None:
+        """Say that the request log can't be written; requests are served all the same."""
+        self.metrics.log_broken.set(1)
+        LOG.error("the request log can't be written, and stops here: %s", error)
+
+    def _count_batch(self, model: str, items: int) -> None:
+        self.metrics.count_batch(model, items)
+
+
+def _no_model(model: str) -> RequestError:
+    return RequestError(
+        404,
+        "model_not_found",
+        f"The model {model[:64]!r} does not exist, or you have no access to it.",
+        param="model",
+        hint="GET /v1/models lists those that you may use.",
+    )
+
+
+def _whole_number(exchange: Exchange, header: str, most: int) -> int | None:
+    """Return the number in a header, or None where there's no such header.
+
+    Raises:
+        RequestError: 400 where it isn't a whole number from 0 to ``most``.
+    """
+    text = exchange.headers.get(header)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= most):
+        raise RequestError(
+            400,
+            "invalid_value",
+            f"Header {header} must be a whole number from 0 to {most}.",
+            param=header,
+        )
+    return int(text)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP server in front: aiohttp, with limits on what it takes in.
+
+aiohttp with its C parser was the strictest of six servers in refusing
+malformed requests; see docs/decisions/0003-http-server.md.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import HttpVersion10, http_parser, web
+
+from taketurns.errors import RequestError, StartError
+from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
+from taketurns.ports.clock import Clock
+from taketurns.system import new_id, wall_time
+from taketurns.telemetry.records import RequestRecord
+
+Handle = Callable[[Exchange], Awaitable[Answer | None]]
+
+BODY_TIMEOUT_S = 30.0
+"""Longest that a body takes to come."""
+
+KEEPALIVE_TIMEOUT_S = 75.0
+"""How long an idle connection is kept: longer than clients and load balancers keep theirs."""
+
+HEADER_BYTES_MAX = 16 * 1024
+"""Longest line of a request's head."""
+
+
+class AiohttpPeer:
+    """Implements :class:`taketurns.gateway.exchange.Peer` over one aiohttp request.
+
+    Attributes:
+        response: The answer that is streamed, or None.
+    """
+
+    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
+        self.response: web.StreamResponse | None = None
+        self._request = request
+        self._request_id = request_id
+
+    async def read_body(self, bytes_max: int) -> bytes:
+        request = self._request
+        if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+            raise RequestError(
+                415,
+                "unsupported_encoding",
+                "Compressed bodies are not accepted.",
+                hint="Send the body as it is.",
+            )
+        length = request.content_length
+        if length is not None and length > bytes_max:
+            raise _too_large(bytes_max)
+        if request.headers.get("Expect", "").lower() == "100-continue":
+            await self._ask_to_continue()
+        body = bytearray()
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                async for chunk in request.content.iter_any():
+                    body += chunk
+                    if len(body) > bytes_max:
+                        raise _too_large(bytes_max)
+        except TimeoutError:
+            raise RequestError(
+                408, "body_timeout", f"The body did not come within {BODY_TIMEOUT_S:.0f} s."
+            ) from None
+        except web.RequestPayloadError as error:
+            raise RequestError(400, "broken_body", f"The body is broken: {error}.") from None
+        return bytes(body)
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        response = web.StreamResponse(
+            status=status, headers={**headers, "x-request-id": self._request_id}
+        )
+        self.response = response
+        try:
+            await response.prepare(self._request)
+        except ConnectionError as error:
+            raise ClientGoneError(str(error)) from error
+
+    async def write(self, data: bytes) -> None:
+        assert self.response is not None, "start comes first"
+        try:
+            await self.response.write(data)
+        except ConnectionError as error:
+            raise ClientGoneError(str(error)) from error
+
+    async def finish(self) -> None:
+        assert self.response is not None, "start comes first"
+        try:
+            await self.response.write_eof()
+        except ConnectionError as error:
+            raise ClientGoneError(str(error)) from error
+
+    def abort(self) -> None:
+        transport = self._request.transport
+        if transport is not None:
+            # What was written is still sent; the chunk that would end the body is not.
+            transport.close()
+
+    async def _ask_to_continue(self) -> None:
+        transport = self._request.transport
+        if transport is not None and self._request.version > HttpVersion10:
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+class _Full(asyncio.Protocol):
+    """Answers a connection over the limit, and closes it."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport), "TCP can be written to"
+        transport.write(
+            b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
+            b"Content-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        transport.close()
+
+
+class HttpServer:
+    """Listens on one address and hands every request to one function.
+
+    Args:
+        handle: Answers a request; None where it streamed the answer itself.
+        clock: The process's clock.
+        connections_max: Most connections at once; more are answered 503.
+        closing: Tells whether connections are to be closed after their answer.
+    """
+
+    def __init__(
+        self,
+        handle: Handle,
+        clock: Clock,
+        *,
+        connections_max: int,
+        closing: Callable[[], bool],
+    ) -> None:
+        if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
+            raise StartError(
+                "aiohttp's C parser is missing, and its Python parser is not strict enough.",
+                hint="Install aiohttp from a wheel, and unset AIOHTTP_NO_EXTENSIONS.",
+            )
+        self._handle = handle
+        self._clock = clock
+        self._connections_max = connections_max
+        self._closing = closing
+        self._listener: asyncio.Server | None = None
+        self._server = web.Server(
+            self._answer,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            auto_decompress=False,
+        )
+
+    async def listen(self, host: str, port: int, *, setting: str) -> int:
+        """Listen, and return the port.
+
+        Args:
+            host: Address.
+            port: TCP port; 0: any free one.
+            setting: The setting to name in an error.
+
+        Raises:
+            StartError: The address can't be had.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._listener = await loop.create_server(self._connect, host, port, backlog=4096)
+        except OSError as error:
+            raise StartError(
+                f"{setting}: can't listen on {host}:{port}: {error.strerror or error}.",
+                hint=f"Is something else running there? Set {setting} to another port, or to 0.",
+            ) from error
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    async def aclose(self) -> None:
+        """Stop listening and close every connection."""
+        if self._listener is not None:
+            self._listener.close()
+        self._server.pre_shutdown()
+        await self._server.shutdown(timeout=1.0)
+
+    def _connect(self) -> asyncio.Protocol:
+        if len(self._server.connections) >= self._connections_max:
+            return _Full()
+        return self._server()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        arrived_us = self._clock.now_us()
+        record = RequestRecord(
+            time=wall_time().isoformat(timespec="milliseconds"), request_id=new_id("req_")
+        )
+        peer = AiohttpPeer(request, record.request_id)
+        answer = await self._handle(
+            Exchange(
+                method=request.method,
+                path=request.raw_path.partition("?")[0],
+                headers=request.headers,
+                peer=peer,
+                record=record,
+                arrived_us=arrived_us,
+            )
+        )
+        if answer is None or peer.response is not None:
+            assert peer.response is not None, "an answer is returned or streamed"
+            return peer.response
+        response = web.Response(
+            status=answer.status,
+            body=answer.body,
+            headers={
+                **answer.headers,
+                "Content-Type": answer.content_type,
+                "x-request-id": record.request_id,
+            },
+        )
+        # A body that wasn't read to its end would be taken for the next request.
+        if self._closing() or not request.content.at_eof():
+            response.force_close()
+        return response
+
+
+def _too_large(bytes_max: int) -> RequestError:
+    return RequestError(
+        413,
+        "body_too_large",
+        f"The body is larger than {bytes_max} bytes, the most that is accepted.",
+        hint="Send less at once.",
+    )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept for longer than a process lives: API keys."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """What is known of an API key: never the key itself.
+
+    Attributes:
+        public_id: The part of the key by which it is found: 12 lower-case base32 characters.
+        tenant: Whose it is.
+        hash: SHA-256 of the whole key, in hex.
+        created_s: Seconds since 1970 when it was made.
+        revoked_s: Seconds since 1970 when it was revoked; None: it is in force.
+        note: What the operator wrote beside it; may be empty.
+    """
+
+    public_id: str
+    tenant: str
+    hash: str
+    created_s: int
+    revoked_s: int | None = None
+    note: str = ""
+
+
+class KeyStore(Protocol):
+    """Keeps the API keys.
+
+    Contract, checked for every implementation by
+    :func:`taketurns.testing.contracts.check_key_store`:
+
+    * Calls are synchronous and short: one row by its primary key, but for ``list``.
+    * What ``add`` or ``revoke`` did is seen by every later call, in this
+      process and in others that share the store.
+    * Nothing is deleted: a revoked key stays on record.
+
+    Every method raises ``StoreUnavailableError`` where the store can't be
+    reached; asking again may help then.
+    """
+
+    def add(self, record: KeyRecord) -> None:
+        """Put a new key on record.
+
+        Raises:
+            StoreError: Its public id is taken; nothing was changed.
+        """
+        ...
+
+    def get(self, public_id: str) -> KeyRecord | None:
+        """Return the key with a public id, revoked or not; None where there is none."""
+        ...
+
+    def list(self) -> tuple[KeyRecord, ...]:
+        """Return all keys, the oldest first, those of one second by public id."""
+        ...
+
+    def revoke(self, public_id: str, *, revoked_s: int) -> KeyRecord | None:
+        """Revoke a key; one that was revoked before keeps its first time.
+
+        Args:
+            public_id: Of the key.
+            revoked_s: Seconds since 1970, now.
+
+        Returns:
+            The key as it stands on record; None where there is none.
+        """
+        ...

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus metrics: counters as requests end, and gauges read off the schedulers at each scrape.
+
+Labels are bounded: tenants, tiers and models are those of the configuration,
+and past ``TENANTS_MAX`` tenants the rest share one label.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from taketurns.core.snapshot import PoolSnapshot
+from taketurns.telemetry.records import RequestRecord
+
+TENANTS_MAX = 1_000
+"""Most tenants with a label of their own."""
+
+OTHER = "other"
+
+SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+
+Snapshots = Callable[[], Mapping[str, PoolSnapshot]]
+
+
+class _PoolCollector(Collector):
+    """Reads every pool's state when Prometheus asks."""
+
+    def __init__(self, snapshots: Snapshots, label: Callable[[str], str]) -> None:
+        self._snapshots = snapshots
+        self._label = label
+
+    def collect(self) -> Iterator[Metric]:
+        tenant_labels = ["model", "tier", "tenant"]
+        depth = GaugeMetricFamily(
+            "taketurns_queue_depth", "Tickets that wait.", labels=tenant_labels
+        )
+        queued_cost = GaugeMetricFamily(
+            "taketurns_queue_cost", "Cost of the tickets that wait.", labels=tenant_labels
+        )
+        in_flight = GaugeMetricFamily(
+            "taketurns_inflight", "Tickets that run.", labels=tenant_labels
+        )
+        deficit = GaugeMetricFamily(
+            "taketurns_drr_deficit",
+            "Balance in cost units; negative: overdraft that waiting repays.",
+            labels=tenant_labels,
+        )
+        slots = GaugeMetricFamily("taketurns_slots", "Slots.", labels=["model", "engine"])
+        used = GaugeMetricFamily(
+            "taketurns_slots_in_use", "Slots in use.", labels=["model", "engine"]
+        )
+        rounds = CounterMetricFamily(
+            "taketurns_rounds", "Rounds of the round robin.", labels=["model", "tier"]
+        )
+        forgiven = CounterMetricFamily(
+            "taketurns_debt_forgiven",
+            "Cost units of debt past the bound, which were let go.",
+            labels=["model"],
+        )
+        for model, pool in self._snapshots().items():
+            forgiven.add_metric([model], pool.debt_forgiven)
+            for engine in pool.engines:
+                slots.add_metric([model, engine.name], engine.slots)
+                used.add_metric([model, engine.name], engine.in_flight)
+            for tier in pool.tiers:
+                rounds.add_metric([model, tier.name], tier.round)
+                sums: dict[str, list[int]] = {}
+                for tenant in tier.tenants:
+                    row = sums.setdefault(self._label(tenant.tenant), [0, 0, 0, 0])
+                    row[0] += tenant.queued
+                    row[1] += tenant.queued_cost
+                    row[2] += tenant.in_flight
+                    row[3] += tenant.balance
+                for label, row in sums.items():
+                    labels = [model, tier.name, label]
+                    for family, value in zip(
+                        (depth, queued_cost, in_flight, deficit), row, strict=True
+                    ):
+                        family.add_metric(labels, value)
+        yield from (depth, queued_cost, in_flight, deficit, slots, used, rounds, forgiven)
+
+
+class Metrics:
+    """All metrics of one gateway.
+
+    Args:
+        tenants: Names of the configured tenants.
+        snapshots: Returns each pool's state by its model's name.
+        version: Of this package.
+    """
+
+    def __init__(self, tenants: Iterable[str], snapshots: Snapshots, version: str) -> None:
+        self._registry = registry = CollectorRegistry()
+        self._tenants = frozenset(sorted(tenants)[:TENANTS_MAX])
+        registry.register(_PoolCollector(snapshots, self._tenant_label))
+        request_labels = ["model", "endpoint", "tier", "tenant"]
+        self._requests = Counter(
+            "taketurns_requests",
+            "Requests that ended, by outcome.",
+            [*request_labels, "outcome"],
+            registry=registry,
+        )
+        self._wait = Histogram(
+            "taketurns_queue_wait_seconds",
+            "From arrival in the queue to dispatch.",
+            request_labels,
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._first_byte = Histogram(
+            "taketurns_time_to_first_byte_seconds",
+            "From arrival to the first byte of the answer.",
+            ["model", "endpoint"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._cost = Counter(
+            "taketurns_served_cost",
+            "Cost units that were charged in the end.",
+            ["model", "tier", "tenant"],
+            registry=registry,
+        )
+        self._tokens = Counter(
+            "taketurns_tokens",
+            "Tokens of requests that ran.",
+            ["model", "tenant", "direction"],
+            registry=registry,
+        )
+        self._errors = Counter(
+            "taketurns_errors",
+            "Answers with an error, by its code.",
+            ["endpoint", "code"],
+            registry=registry,
+        )
+        self._batch_items = Histogram(
+            "taketurns_batch_items",
+            "Texts in a batch.",
+            ["model"],
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+            registry=registry,
+        )
+        self.draining = Gauge(
+            "taketurns_draining", "1 while the gateway is stopping.", registry=registry
+        )
+        self.log_broken = Gauge(
+            "taketurns_log_broken", "1 once the request log can't be written.", registry=registry
+        )
+        info = Gauge("taketurns_build_info", "Always 1.", ["version"], registry=registry)
+        info.labels(version).set(1)
+
+    def count(self, record: RequestRecord) -> None:
+        """Count a request that has ended."""
+        tenant = self._tenant_label(record.tenant) if record.tenant else ""
+        labels = (record.model, record.endpoint, record.tier, tenant)
+        self._requests.labels(*labels, record.outcome).inc()
+        if record.code:
+            self._errors.labels(record.endpoint, record.code).inc()
+        if record.wait_s is not None:
+            self._wait.labels(*labels).observe(record.wait_s)
+            self._cost.labels(record.model, record.tier, tenant).inc(record.cost)
+            self._tokens.labels(record.model, tenant, "input").inc(record.input_tokens)
+            self._tokens.labels(record.model, tenant, "output").inc(record.output_tokens)
+        if record.first_byte_s is not None:
+            self._first_byte.labels(record.model, record.endpoint).observe(record.first_byte_s)
+
+    def count_batch(self, model: str, items: int) -> None:
+        """Count a batch that was sent to an engine."""
+        self._batch_items.labels(model).observe(items)
+
+    def exposition(self) -> bytes:
+        """Return all metrics in Prometheus's text format."""
+        return generate_latest(self._registry)
+
+    def _tenant_label(self, tenant: str) -> str:
+        # The shared queue's one flow stands for everybody.
+        return tenant if tenant in self._tenants or tenant == "*" else OTHER
