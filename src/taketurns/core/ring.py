@@ -52,7 +52,6 @@ class Flow:
         turn_left: In a turn: what the balance was at its begin, less the charges since.
         in_flight: Tickets dispatched and not finished.
         largest: Largest charge that has stood for one of its tickets.
-        passed: Head that was passed over once because it didn't fit a batch.
     """
 
     __slots__ = (
@@ -61,7 +60,6 @@ class Flow:
         "entry",
         "in_flight",
         "largest",
-        "passed",
         "place",
         "queue",
         "round",
@@ -82,7 +80,6 @@ class Flow:
         self.turn_left = 0
         self.in_flight = 0
         self.largest = 0
-        self.passed: object = None
 
     @property
     def capped(self) -> bool:
@@ -97,7 +94,6 @@ class Flow:
         twin.place = self.place
         twin.turn_left = self.turn_left
         twin.largest = self.largest
-        twin.passed = self.passed
         return twin
 
 
@@ -214,7 +210,6 @@ class Ring:
         """
         flow.balance -= cost
         flow.turn_left -= cost
-        flow.passed = None
         if cost > flow.largest:
             flow.largest = cost
         if not goes_on:
@@ -233,25 +228,29 @@ class Ring:
         """
         if standing > flow.largest:
             flow.largest = standing
-        if flow.place == TURN:
-            flow.balance -= difference
-            self._bound_debt(flow)
-            if flow.balance <= 0:
-                self._end_turn(flow)
-            return
-        self._repay(flow)
+        if flow.place != TURN:
+            self._repay(flow)
         flow.balance -= difference
-        self._bound_debt(flow)
-        self._stand_again(flow)
+        self._settled(flow)
+
+    def refund(self, flow: Flow, charged: int) -> None:
+        """Take back the charge of a ticket that was certainly not executed. O(log n).
+
+        This cancels debt and never makes credit, or else a tenant whose tickets
+        fail fast would save up its rounds and shut the others out later.
+        """
+        if flow.place != TURN:
+            self._repay(flow)
+        if flow.balance < 0:
+            flow.balance = min(0, flow.balance + charged)
+            self._settled(flow)
 
     def weigh(self, flow: Flow, weight: int) -> None:
         """Give a flow a new weight; what it earned before counts by the old one. O(log n)."""
         if flow.place != TURN:
             self._repay(flow)
         flow.weight = weight
-        self._bound_debt(flow)
-        if flow.place != TURN:
-            self._stand_again(flow)
+        self._settled(flow)
 
     def resize(self, quantum: int, flows: list[Flow]) -> None:
         """Change the quantum for all flows of the tier, standing here or not. O(n log n).
@@ -266,9 +265,7 @@ class Ring:
                 self._repay(flow)
         self.quantum = quantum
         for flow in sorted(flows, key=lambda flow: flow.entry[1] if flow.entry else 0):
-            self._bound_debt(flow)
-            if flow.place != TURN:
-                self._stand_again(flow)
+            self._settled(flow)
 
     def is_fresh(self, flow: Flow) -> bool:
         """Tell whether a flow could be forgotten: idle, nothing in flight, its debt repaid.
@@ -322,10 +319,17 @@ class Ring:
 
     def _out(self, flow: Flow) -> None:
         flow.place = OUT
-        flow.passed = None
         self.count -= 1
         if flow.balance > 0:
             flow.balance = 0
+
+    def _settled(self, flow: Flow) -> None:
+        """Bound the debt, and let a flow stand where its balance says."""
+        self._bound_debt(flow)
+        if flow.place != TURN:
+            self._stand_again(flow)
+        elif flow.balance <= 0:
+            self._end_turn(flow)
 
     def _due(self, flow: Flow) -> int:
         """Return the first round in which the flow's balance will be positive in its turn."""

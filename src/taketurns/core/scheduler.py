@@ -13,6 +13,7 @@ while it waited, or through :meth:`Scheduler.finish` once it was granted.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 
 from taketurns.core.batch import OpenBatch
@@ -101,6 +102,8 @@ class Scheduler:
         self._deadlines_dead = 0
         self._idle: OrderedDict[int, tuple[TierState, Flow]] = OrderedDict()
         self._arrivals = 0
+        # Arrival numbers of waiting tickets that a batch passed over.
+        self._passed: set[int] = set()
 
     # Tickets
 
@@ -129,6 +132,9 @@ class Scheduler:
         flow = state.flows.get(EVERYBODY if rules.shared_queue else tenant)
         if flow is None:
             flow = self._add_flow(state, tenant)
+        elif flow.place == OUT and state.ring.is_fresh(flow):
+            # It could have been forgotten: it counts as if it had been.
+            flow.largest = 0
         queue = flow.queue
         if queue.count >= rules.tenant_queue_max and not rules.shared_queue:
             return Refused(ticket, Refusal.TENANT_QUEUE_FULL, rules.tenant_queue_max, queue.count)
@@ -256,11 +262,13 @@ class Scheduler:
         flow = running.flow
         state = running.state
         charged = running.charged
-        final = 0
         if executed:
             final = max(charged if cost is None else cost, self._min_charge)
-        if final != charged:
-            state.ring.settle(flow, final - charged, final)
+            if final != charged:
+                state.ring.settle(flow, final - charged, final)
+        else:
+            final = 0
+            state.ring.refund(flow, charged)
         flow.in_flight -= 1
         if flow.place == OUT:
             if flow.queue.count:
@@ -288,9 +296,6 @@ class Scheduler:
             if flow is None:
                 continue
             if flow.weight != tenant.weight:
-                if state.ring.is_fresh(flow):
-                    flow.round = state.ring.round - 1
-                    flow.balance = 0
                 state.ring.weigh(flow, tenant.weight)
             flow.cap = tenant.cap
             self._place(state, flow)
@@ -303,6 +308,7 @@ class Scheduler:
         """
         if quantum < 1:
             raise ValueError(f"quantum must be at least 1, got {quantum}")
+        self._min_charge = replace(self._rules, quantum=quantum).min_charge_or_default
         for state in self._tiers.states:
             state.ring.resize(quantum, list(state.flows.values()))
 
@@ -394,10 +400,10 @@ class Scheduler:
                 tickets.append(ticket)
             else:
                 misfits_left -= 1
-                if flow.passed is head or misfits_left == 0:
-                    flow.passed = head
+                if head[2] in self._passed or misfits_left == 0:
+                    self._passed.add(head[2])
                     break
-                flow.passed = head
+                self._passed.add(head[2])
                 cursors[state.rank] += 1
         for state in self._tiers.states:
             state.ring.restore()
@@ -412,6 +418,8 @@ class Scheduler:
         del self._waiting[ticket.id]
         if entry[1] != NEVER_US:
             self._forget_deadline()
+        if self._passed:
+            self._passed.discard(entry[2])
         flow.in_flight += 1
         cap = flow.cap
         goes_on = queue.count > 0 and (cap is None or flow.in_flight < cap)
@@ -441,6 +449,7 @@ class Scheduler:
         ticket = entry[3]
         flow = self._flow_of(ticket)
         flow.queue.remove(entry)
+        self._passed.discard(entry[2])
         if flow.queue.count == 0:
             state = self._state_by_tier[ticket.tier]
             self._place(state, flow)

@@ -70,7 +70,7 @@ def _float32(embedding: str | list[float]) -> bytes:
 
 
 def decode_embeddings(body: bytes, count: int) -> EmbedAnswer:
-    """Decode and check an answer to ``/v1/embeddings``, with its vectors in the order of the inputs.
+    """Decode and check an answer to ``/v1/embeddings``; its vectors are put in order.
 
     Args:
         body: JSON, with vectors in base64 or as numbers.

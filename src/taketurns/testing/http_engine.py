@@ -214,7 +214,7 @@ class _Peer(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         self._number = self._engine.connect(self)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._engine.disconnect(self)
         if self.request is not None:
             self._engine.cancelled.add(self.request.id)
