@@ -33,57 +33,63 @@ def entry_of(ticket: Ticket, arrival: int) -> Entry:
 class TicketQueue:
     """The waiting tickets of one tenant in one tier.
 
+    Nearly always all tickets are of one group, so the first group has a heap
+    of its own at hand, and only further ones are looked up.
+
     Attributes:
         count: Living tickets.
         cost: Sum of their costs.
     """
 
-    __slots__ = ("_dead", "_heaps", "cost", "count")
+    __slots__ = ("_dead", "_group", "_heap", "_others", "cost", "count")
 
     def __init__(self) -> None:
-        self._heaps: dict[str, list[Entry]] = {}
-        self._dead: dict[int, Entry] = {}
+        self._group = ""
+        self._heap: list[Entry] = []
+        self._others: dict[str, list[Entry]] = {}
+        self._dead: dict[int, Entry] | None = None
         self.count = 0
         self.cost = 0
 
     def push(self, entry: Entry) -> None:
         """Add a ticket. O(log n)."""
         ticket = entry[3]
-        heap = self._heaps.get(ticket.group)
-        if heap is None:
-            self._heaps[ticket.group] = [entry]
-        else:
-            heappush(heap, entry)
         self.count += 1
         self.cost += ticket.cost
+        group = ticket.group
+        if group == self._group:
+            heappush(self._heap, entry)
+        elif self._heap:
+            heappush(self._others.setdefault(group, []), entry)
+        else:
+            self._group = group
+            self._heap = self._others.pop(group, self._heap)
+            heappush(self._heap, entry)
 
     def head(self, group: str | None = None) -> Entry | None:
-        """Return the first ticket, or the first of a group; None where there is none."""
-        heaps = self._heaps
-        if group is not None:
-            heap = heaps.get(group)
+        """Return the first ticket, or the first of a group; None where there is none. O(groups)."""
+        heap = self._heap
+        if group is None:
+            if self._others:
+                return min(self._tops())
             return heap[0] if heap else None
-        if len(heaps) == 1:
-            for heap in heaps.values():
-                return heap[0]
-        return min((heap[0] for heap in heaps.values()), default=None)
+        if group != self._group:
+            heap = self._others.get(group, [])
+        return heap[0] if heap else None
 
     def pop(self, group: str | None = None) -> Entry:
         """Remove and return the first ticket, or the first of a group that has one. O(log n)."""
-        heaps = self._heaps
-        if group is None:
-            if len(heaps) == 1:
-                (group,) = heaps
-            else:
-                group = min(heaps, key=lambda name: heaps[name][0])
-        heap = heaps[group]
+        heap = self._heap
+        if self._others:
+            if group is None:
+                group = min(self._tops())[3].group
+            if group != self._group:
+                heap = self._others[group]
         entry = heappop(heap)
         self.count -= 1
         self.cost -= entry[3].cost
-        if not heap:
-            del heaps[group]
-        elif self._dead:
-            self._clear_top(group)
+        if self._dead or self._others:
+            self._clear_top(entry[3].group)
         return entry
 
     def remove(self, entry: Entry) -> None:
@@ -91,6 +97,8 @@ class TicketQueue:
         ticket = entry[3]
         self.count -= 1
         self.cost -= ticket.cost
+        if self._dead is None:
+            self._dead = {}
         # An entry's identity is a sound key: the heap keeps the entry alive.
         self._dead[id(entry)] = entry
         if len(self._dead) > self.count + 16:
@@ -100,8 +108,8 @@ class TicketQueue:
 
     def entries(self) -> Iterator[Entry]:
         """Yield the living entries, in no order."""
-        dead = self._dead
-        for heap in self._heaps.values():
+        dead = self._dead or {}
+        for heap in (self._heap, *self._others.values()):
             for entry in heap:
                 if id(entry) not in dead:
                     yield entry
@@ -109,28 +117,31 @@ class TicketQueue:
     def copy(self) -> "TicketQueue":
         """Return a queue of the same tickets that can be changed alone. O(n)."""
         twin = TicketQueue()
-        twin._heaps = {group: heap[:] for group, heap in self._heaps.items()}
-        twin._dead = self._dead.copy()
-        twin.count = self.count
-        twin.cost = self.cost
+        for entry in self.entries():
+            twin.push(entry)
         return twin
 
+    def _tops(self) -> Iterator[Entry]:
+        """Yield the first ticket of each group."""
+        if self._heap:
+            yield self._heap[0]
+        for heap in self._others.values():
+            yield heap[0]
+
     def _clear_top(self, group: str) -> None:
-        """Let a living entry stand at the top of a group's heap."""
-        heap = self._heaps.get(group)
-        if heap is None:
-            return
+        """Let a living entry stand at the top of a group's heap, and drop the heap if it's empty."""
+        heap = self._heap if group == self._group else self._others.get(group, [])
         dead = self._dead
-        while heap and id(heap[0]) in dead:
+        while dead and heap and id(heap[0]) in dead:
             del dead[id(heappop(heap))]
-        if not heap:
-            del self._heaps[group]
+        if not heap and group != self._group:
+            self._others.pop(group, None)
 
     def _compact(self) -> None:
-        for group, heap in list(self._heaps.items()):
-            heap[:] = [entry for entry in heap if id(entry) not in self._dead]
-            if heap:
-                heapify(heap)
-            else:
-                del self._heaps[group]
-        self._dead.clear()
+        dead = self._dead or {}
+        for group, heap in [(self._group, self._heap), *self._others.items()]:
+            heap[:] = [entry for entry in heap if id(entry) not in dead]
+            heapify(heap)
+            if not heap and group != self._group:
+                del self._others[group]
+        self._dead = None

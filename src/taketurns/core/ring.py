@@ -301,7 +301,8 @@ class Ring:
 
     def _next(self) -> RingEntry | None:
         """Return the entry whose turn begins next, by class and key, without beginning it."""
-        waiting = _top(self._waiting)
+        heap = self._waiting
+        waiting = heap[0] if heap and heap[0][3].entry is heap[0] else _top(heap)
         new = _top(self._new) if self._new else None
         if waiting is None:
             return new
@@ -380,7 +381,14 @@ class Ring:
 
     def _end_turn(self, flow: Flow) -> None:
         self.turns.remove(flow)
-        self._stand(flow, WAITING, self._due(flow))
+        # As _stand() does with _due(): most tickets end a turn.
+        balance = flow.balance
+        need = 1 if balance >= 0 else -balance // (self.quantum * flow.weight) + 1
+        due = flow.round + need
+        self._numbers = number = self._numbers + 1
+        flow.place = WAITING
+        flow.entry = entry = (due if due > self.round else self.round, number, number, flow)
+        heappush(self._waiting, entry)
 
     def _forsake(self) -> None:
         """Count an entry that lost its flow, and clear such entries out before they prevail."""

@@ -30,35 +30,24 @@ EVERYBODY = "*"
 
 
 class _Slot:
-    """A slot that a batch holds: freed when the last of its tickets has finished."""
+    """A slot that is taken: freed when the last of its tickets has finished.
 
-    __slots__ = ("left",)
+    Attributes:
+        engine: Whose slot it is.
+        holder: The tier that holds it: that of the first ticket.
+        left: Tickets that haven't finished.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("engine", "holder", "left")
+
+    def __init__(self, engine: EngineSlots, holder: TierState) -> None:
+        self.engine = engine
+        self.holder = holder
         self.left = 0
 
 
-class _Running:
-    """A ticket in flight, and what stands charged for it.
-
-    Attributes:
-        state: The ticket's tier.
-        holder: The tier that holds the slot: that of a batch's first ticket.
-        slot: The slot that it shares with the rest of its batch; None: its own.
-    """
-
-    __slots__ = ("charged", "engine", "flow", "holder", "slot", "state", "ticket")
-
-    def __init__(
-        self, ticket: Ticket, flow: Flow, state: TierState, engine: EngineSlots, holder: TierState
-    ) -> None:
-        self.ticket = ticket
-        self.charged = ticket.cost
-        self.flow = flow
-        self.state = state
-        self.engine = engine
-        self.holder = holder
-        self.slot: _Slot | None = None
+_Running = tuple[Ticket, Flow, TierState, _Slot]
+"""A ticket in flight, its flow, its tier, and the slot that it shares with its batch."""
 
 
 class Scheduler:
@@ -98,6 +87,8 @@ class Scheduler:
         self._slots = Slots()
         self._waiting: dict[str, Entry] = {}
         self._running: dict[str, _Running] = {}
+        # What stands charged for those whose charge was settled meanwhile.
+        self._standing: dict[str, int] = {}
         self._deadlines: list[tuple[int, int, Entry]] = []
         self._deadlines_dead = 0
         self._idle: OrderedDict[int, tuple[TierState, Flow]] = OrderedDict()
@@ -204,8 +195,9 @@ class Scheduler:
                 decisions.append(Expired(entry[3]))
             else:
                 self._deadlines_dead -= 1
-        while (engine := self._slots.pick()) is not None:
-            granted = self._grant(engine)
+        slots = self._slots
+        while slots.available:
+            granted = self._grant(slots.pick())
             if granted is None:
                 break
             decisions.append(granted)
@@ -230,11 +222,11 @@ class Scheduler:
         """
         if cost < 0:
             raise ValueError(f"cost must be at least 0, got {cost}")
-        running = self._running[ticket_id]
-        if cost != running.charged:
-            difference = cost - running.charged
-            running.charged = cost
-            running.state.ring.settle(running.flow, difference, cost)
+        ticket, flow, state, _ = self._running[ticket_id]
+        difference = cost - self._standing.get(ticket_id, ticket.cost)
+        if difference:
+            self._standing[ticket_id] = cost
+            state.ring.settle(flow, difference, cost)
 
     def finish(
         self,
@@ -258,10 +250,8 @@ class Scheduler:
         Raises:
             KeyError: The ticket isn't running: it never was, or it has ended.
         """
-        running = self._running.pop(ticket_id)
-        flow = running.flow
-        state = running.state
-        charged = running.charged
+        ticket, flow, state, slot = self._running.pop(ticket_id)
+        charged = self._standing.pop(ticket_id, ticket.cost) if self._standing else ticket.cost
         if executed:
             final = max(charged if cost is None else cost, self._min_charge)
             if final != charged:
@@ -276,13 +266,11 @@ class Scheduler:
                     state.ring.enter(flow)
             elif flow.in_flight == 0:
                 self._rest(state, flow)
-        slot = running.slot
-        if slot is not None:
-            slot.left -= 1
-        if slot is None or slot.left == 0:
-            running.holder.slots_held -= 1
-            self._slots.release(running.engine)
-        return Ended(running.ticket, outcome, final, running.engine.name)
+        slot.left -= 1
+        if slot.left == 0:
+            slot.holder.slots_held -= 1
+            self._slots.release(slot.engine)
+        return Ended(ticket, outcome, final, slot.engine.name)
 
     # Settings
 
@@ -362,13 +350,13 @@ class Scheduler:
         assert flow is not None, "a tier with tenants in its ring has one to begin with"
         state.slots_held += 1
         self._slots.take(engine)
-        ticket = self._dispatch(state, flow, None)
-        self._running[ticket.id] = running = _Running(ticket, flow, state, engine, state)
+        slot = _Slot(engine, state)
+        ticket = self._dispatch(state, flow, None, slot)
         if self._batch is None:
             return Granted(engine.name, (ticket,))
-        return Granted(engine.name, self._fill(self._batch, running))
+        return Granted(engine.name, self._fill(self._batch, ticket, slot))
 
-    def _fill(self, rules: BatchRules, seed: _Running) -> tuple[Ticket, ...]:
+    def _fill(self, rules: BatchRules, seed: Ticket, slot: _Slot) -> tuple[Ticket, ...]:
         """Add items to a batch, in round robin order, until it's full or nothing fits.
 
         A head that doesn't fit is passed over: its flow's turn stays open and
@@ -376,10 +364,9 @@ class Scheduler:
         the batch, so that it's overtaken in one batch at most.
         """
         batch = OpenBatch(rules)
-        tickets = [seed.ticket]
-        batch.add(seed.ticket.size)
-        group = seed.ticket.group
-        seed.slot = slot = _Slot()
+        tickets = [seed]
+        batch.add(seed.size)
+        group = seed.group
         misfits_left = rules.misfits_max
         cursors = [0] * len(self._tiers.states)
         exhausted: set[TierState] = set()
@@ -392,10 +379,7 @@ class Scheduler:
             if flow is None or head is None:
                 exhausted.add(state)
             elif batch.fits(head[3].size):
-                ticket = self._dispatch(state, flow, group)
-                running = _Running(ticket, flow, state, seed.engine, seed.holder)
-                running.slot = slot
-                self._running[ticket.id] = running
+                ticket = self._dispatch(state, flow, group, slot)
                 batch.add(ticket.size)
                 tickets.append(ticket)
             else:
@@ -407,10 +391,9 @@ class Scheduler:
                 cursors[state.rank] += 1
         for state in self._tiers.states:
             state.ring.restore()
-        slot.left = len(tickets)
         return tuple(tickets)
 
-    def _dispatch(self, state: TierState, flow: Flow, group: str | None) -> Ticket:
+    def _dispatch(self, state: TierState, flow: Flow, group: str | None, slot: _Slot) -> Ticket:
         """Take a flow's first ticket, or its first of a group, and charge it."""
         queue = flow.queue
         entry = queue.pop(group)
@@ -426,6 +409,8 @@ class Scheduler:
         state.ring.charge(flow, ticket.cost, goes_on=goes_on)
         if self._floored:
             self._tiers.charged(state, ticket.cost)
+        slot.left += 1
+        self._running[ticket.id] = (ticket, flow, state, slot)
         return ticket
 
     # Housekeeping

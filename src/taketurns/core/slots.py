@@ -30,20 +30,21 @@ class Slots:
 
     Attributes:
         total: Slots of all engines.
+        available: Engines with a free slot, by name.
     """
 
-    __slots__ = ("_engines", "_free", "_numbers", "total")
+    __slots__ = ("_engines", "_numbers", "available", "total")
 
     def __init__(self) -> None:
         self._engines: dict[str, EngineSlots] = {}
-        self._free: dict[str, EngineSlots] = {}
+        self.available: dict[str, EngineSlots] = {}
         self._numbers = 0
         self.total = 0
 
     @property
     def free(self) -> int:
         """Slots on which nothing runs."""
-        return sum(engine.slots - engine.in_flight for engine in self._free.values())
+        return sum(engine.slots - engine.in_flight for engine in self.available.values())
 
     @property
     def engines(self) -> tuple[EngineSlots, ...]:
@@ -72,39 +73,37 @@ class Slots:
         if engine is not None:
             self.total -= engine.slots
             engine.slots = 0
-            self._free.pop(name, None)
+            self.available.pop(name, None)
 
-    def pick(self) -> EngineSlots | None:
-        """Return the engine with the least share of its slots in use; None where all are full.
+    def pick(self) -> EngineSlots:
+        """Return the engine with the least share of its slots in use, of those available.
 
         O(engines with a free slot): when there is work for all, that is about one.
         """
-        free = self._free
-        if not free:
-            return None
-        if len(free) == 1:
-            (engine,) = free.values()
+        available = self.available
+        if len(available) == 1:
+            (engine,) = available.values()
             return engine
         # The quotients are exact enough: two different fractions of integers
         # below 2**26 never round to one double.
         return min(
-            free.values(), key=lambda engine: (engine.in_flight / engine.slots, engine.order)
+            available.values(), key=lambda engine: (engine.in_flight / engine.slots, engine.order)
         )
 
     def take(self, engine: EngineSlots) -> None:
         """Count one more grant on an engine."""
         engine.in_flight += 1
         if engine.in_flight >= engine.slots:
-            self._free.pop(engine.name, None)
+            self.available.pop(engine.name, None)
 
     def release(self, engine: EngineSlots) -> None:
         """Count one grant less on an engine."""
         engine.in_flight -= 1
         if engine.in_flight < engine.slots:
-            self._free[engine.name] = engine
+            self.available[engine.name] = engine
 
     def _list(self, engine: EngineSlots) -> None:
         if engine.in_flight < engine.slots:
-            self._free[engine.name] = engine
+            self.available[engine.name] = engine
         else:
-            self._free.pop(engine.name, None)
+            self.available.pop(engine.name, None)

@@ -12,7 +12,7 @@ Bound: over any time in which a floor tier stays backlogged beside better ones,
 its charged cost is at least its share less one ticket.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 
 from taketurns.core.model import Tier
 from taketurns.core.ring import Flow, Ring
@@ -56,11 +56,12 @@ class Tiers:
         ValueError: The floors together are over 50 per cent.
     """
 
-    __slots__ = ("_competing", "_plain", "states")
+    __slots__ = ("_competing", "_only", "_plain", "states")
 
     def __init__(self, states: Sequence[TierState]) -> None:
         self.states = tuple(states)
         self._competing: list[TierState] = []
+        self._only = states[0] if len(states) == 1 else None
         self._plain = all(
             state.tier.floor_percent == 0 and state.tier.slot_share_percent == 100
             for state in states
@@ -69,9 +70,7 @@ class Tiers:
         if total > 50:
             raise ValueError(f"the floors of a pool's tiers are at most 50 % in all, got {total} %")
 
-    def choose(
-        self, slots: int | None, without: Container[TierState] = frozenset()
-    ) -> TierState | None:
+    def choose(self, slots: int | None, without: Collection[TierState] = ()) -> TierState | None:
         """Return the tier that the next ticket comes from; None where none is eligible.
 
         Args:
@@ -79,6 +78,8 @@ class Tiers:
                 own; None where it joins a batch that holds one already.
             without: Tiers that have nothing for this batch; they compete all the same.
         """
+        if self._only is not None and self._plain and not without:
+            return self._only if self._only.ring.count else None
         if self._plain:
             for state in self.states:
                 if state.ring.count and state not in without:
