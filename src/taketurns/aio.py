@@ -138,10 +138,16 @@ class Turns:
         """Return a future of the engine that a ticket is granted; it fails when it expires.
 
         Ask before submitting. Cancelling the future takes nothing out of the queue.
+
+        Raises:
+            ValueError: Somebody waits for a ticket of this id.
         """
+        known = self._waiters.get(ticket_id)
+        if known is not None and not known.done():
+            raise ValueError(f"ticket {ticket_id!r} is waited for already")
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiters[ticket_id] = future
-        future.add_done_callback(lambda _: self._waiters.pop(ticket_id, None))
+        future.add_done_callback(lambda _: self._forget(ticket_id, future))
         return future
 
     def cancel(self, ticket_ids: Sequence[str]) -> list[Ticket]:
@@ -178,6 +184,10 @@ class Turns:
     def close(self) -> None:
         """Stop deciding. Who still waits is not told."""
         self._dispatcher.close()
+
+    def _forget(self, ticket_id: str, future: "asyncio.Future[str]") -> None:
+        if self._waiters.get(ticket_id) is future:
+            del self._waiters[ticket_id]
 
     def _tell(self, decision: Granted | Expired) -> None:
         if isinstance(decision, Granted):

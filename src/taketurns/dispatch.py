@@ -39,13 +39,21 @@ class Dispatcher:
 
         Returns:
             None where all were queued, else the first refusal.
+
+        Raises:
+            ValueError: A ticket can't be queued, see :meth:`Scheduler.submit`.
         """
-        for index, ticket in enumerate(tickets):
-            refused = self.scheduler.submit(ticket)
-            if refused is not None:
-                for queued in tickets[:index]:
-                    self.scheduler.cancel(queued.id)
-                return refused
+        queued: list[str] = []
+        try:
+            for ticket in tickets:
+                refused = self.scheduler.submit(ticket)
+                if refused is not None:
+                    self._withdraw(queued)
+                    return refused
+                queued.append(ticket.id)
+        except ValueError:
+            self._withdraw(queued)
+            raise
         self.pump()
         return None
 
@@ -114,6 +122,10 @@ class Dispatcher:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _withdraw(self, ticket_ids: Sequence[str]) -> None:
+        for ticket_id in ticket_ids:
+            self.scheduler.cancel(ticket_id)
 
     def _set_alarm(self) -> None:
         self.close()

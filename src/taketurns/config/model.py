@@ -52,10 +52,10 @@ class ServerConfig(Section):
     """TCP port for clients; 0: any free one. Default 8080."""
 
     admin_host: Text = "127.0.0.1"
-    """Address for health, metrics and the live page. Default 127.0.0.1."""
+    """Address for health, metrics and the state of the pools. Default 127.0.0.1."""
 
     admin_port: Annotated[Whole, between(0, 65_535)] = 8081
-    """TCP port for health, metrics and the live page; 0: any free one. Default 8081."""
+    """TCP port for health, metrics and the pools; 0: any free one. Default 8081."""
 
     admin_token: Text | None = None
     """Bearer token for the admin port; write ``"${VAR}"``. Needed unless admin_host is loopback."""

@@ -248,8 +248,12 @@ def error_answer(status: int, code: str, message: str, param: str | None = None)
     return msgspec.json.encode({"error": error})
 
 
+USAGE_TOKENS_MAX = 1_000_000_000
+"""Most tokens that an engine is believed to have used for one answer."""
+
+
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
+    prompt_tokens: int
     completion_tokens: int | None = None
 
 
@@ -261,14 +265,18 @@ _USAGE = msgspec.json.Decoder(_Answer)
 
 
 def usage_of(payload: bytes) -> tuple[int, int] | None:
-    """Return input and output tokens where an answer, or an event of a stream, has its usage."""
+    """Return input and output tokens where an answer, or an event of a stream, has its usage.
+
+    Counts that can't be true are as good as none.
+    """
     try:
         usage = _USAGE.decode(payload).usage
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    if usage is None or min(usage.prompt_tokens, usage.completion_tokens or 0) < 0:
+    if usage is None:
         return None
-    return usage.prompt_tokens, usage.completion_tokens or 0
+    counts = usage.prompt_tokens, usage.completion_tokens or 0
+    return counts if min(counts) >= 0 and max(counts) <= USAGE_TOKENS_MAX else None
 
 
 def _generation(

@@ -95,6 +95,8 @@ class SmolLm2Engine:
         if _import_fault is not None:
             raise weights.runtime_missing(_import_fault)
         path = weights.find(weights.SMOLLM2_MODEL)
+        # The bindings hold Python's lock while they load: the loop stands still
+        # for about half a second, so start before anything is served.
         self._server = await asyncio.to_thread(self._load, path)
 
     async def open(self, call: GenerationCall) -> GenerationAnswer:

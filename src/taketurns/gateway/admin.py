@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """The admin side, on a port of its own: health, metrics, the pools' state, one ticket explained."""
 
+import contextlib
 import hmac
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
 
 from taketurns.errors import RequestError
-from taketurns.gateway.exchange import Answer, Exchange
+from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.gateway import Gateway
-from taketurns.gateway.problems import problem_of
+from taketurns.gateway.problems import MethodError, problem_of
+
+LOG = logging.getLogger(__name__)
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -36,12 +40,20 @@ class Admin:
             "/pools": self._pools,
         }
 
-    async def handle(self, exchange: Exchange) -> Answer:
+    async def handle(self, exchange: Exchange) -> None:
         """Answer one request, whatever happens."""
+        answer = await self._answer(exchange)
+        with contextlib.suppress(ClientGoneError):
+            await exchange.peer.send(answer)
+
+    async def _answer(self, exchange: Exchange) -> Answer:
         try:
             return await self._route(exchange)
-        except Exception as error:  # noqa: BLE001 - the border of a request
-            return problem_of(error).answer()
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.code == "internal_error":
+                LOG.exception("admin request %s failed", exchange.record.request_id)
+            return problem.answer()
 
     async def _route(self, exchange: Exchange) -> Answer:
         handle = self._routes.get(exchange.path)
@@ -52,7 +64,7 @@ class Admin:
             else:
                 raise RequestError(404, "unknown_url", "There is nothing at this URL.")
         if exchange.method != "GET":
-            raise RequestError(405, "method_not_allowed", "Use GET here.")
+            raise MethodError(exchange.method, allowed="GET")
         return await handle(exchange)
 
     async def _metrics(self, exchange: Exchange) -> Answer:  # noqa: ARG002
@@ -85,7 +97,10 @@ class Admin:
                 hint="Set server.admin_token to turn it on.",
             )
         scheme, _, given = exchange.headers.get("Authorization", "").partition(" ")
-        matches = hmac.compare_digest(given.encode(), self._token.encode())
+        # Bytes of a header that aren't UTF-8 come as lone surrogates.
+        matches = hmac.compare_digest(
+            given.encode("utf-8", "surrogatepass"), self._token.encode("utf-8")
+        )
         if scheme.lower() != "bearer" or not matches:
             raise RequestError(401, "invalid_admin_token", "Incorrect admin token.")
 

@@ -136,10 +136,13 @@ class EmbeddingPool:
         record.input_tokens = sum(sizes)
         work = _Work(inputs, sizes, request.dimensions, asyncio.get_running_loop().create_future())
         now_us = self._clock.now_us()
+        tickets = self._tickets(work, caller, now_us)
         try:
-            await self._run(work, self._tickets(work, caller, now_us))
+            await self._run(work, tickets)
         finally:
             record.cost = work.cost
+            # What is still an item here is in a batch that runs.
+            exchange.executed = work.cost > 0 or any(t.id in self._items for t in tickets)
             record.engine = work.engine
             if work.tokens:
                 record.input_tokens = work.tokens
@@ -268,6 +271,10 @@ class EmbeddingPool:
             inputs.append(its_work.inputs[index])
         try:
             answer = await engine.embed(EmbedCall(inputs, work.dimensions, new_id("tt-")))
+            if len(answer.vectors) != len(tickets):
+                raise EngineBrokenError(
+                    engine.name, f"{len(answer.vectors)} vectors came for {len(tickets)} texts"
+                )
         except EngineError as error:
             by_work = self._by_work(tickets)
             refused = isinstance(error, EngineRefusedError) and error.status in CALLER_STATUSES
@@ -298,7 +305,10 @@ class EmbeddingPool:
     ) -> None:
         sizes = [ticket.size for ticket in tickets]
         # With a tokenizer of the model the count is exact already.
-        counted = sizes if tokens is None or self._tokenizer else divide(tokens, sizes)
+        if tokens is None or tokens > openai.USAGE_TOKENS_MAX or self._tokenizer:
+            counted = sizes
+        else:
+            counted = divide(tokens, sizes)
         for ticket, vector, size in zip(tickets, vectors, counted, strict=True):
             work, index = self._items[ticket.id]
             work.vectors[index] = vector

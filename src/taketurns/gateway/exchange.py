@@ -49,6 +49,10 @@ class Peer(Protocol):
         """
         ...
 
+    async def send(self, answer: Answer) -> None:
+        """Send an answer whole; waits while the client is slow to read."""
+        ...
+
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Send the head of an answer that is streamed."""
         ...
@@ -78,6 +82,7 @@ class Exchange:
         record: What is logged of it at its end.
         arrived_us: When its head had been read.
         sent_us: When the first byte of the answer was sent, or None.
+        executed: An engine may have done some of the work, whatever an error says of the rest.
     """
 
     method: str
@@ -87,3 +92,4 @@ class Exchange:
     record: RequestRecord
     arrived_us: int
     sent_us: int | None = None
+    executed: bool = False

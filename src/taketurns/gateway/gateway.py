@@ -4,20 +4,21 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from taketurns.config.model import Config
 from taketurns.core.decision import Outcome
 from taketurns.core.model import PRIORITY_DEFAULT, PRIORITY_MAX
 from taketurns.core.snapshot import PoolSnapshot
 from taketurns.dialects import openai
-from taketurns.errors import RequestError
+from taketurns.errors import EngineBrokenError, RequestError, TaketurnsError
 from taketurns.gateway.auth import Authenticator, active_tenants, key_stores
 from taketurns.gateway.build import Pools, build_pools
 from taketurns.gateway.embeddings import EmbeddingPool
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import Caller
-from taketurns.gateway.problems import DrainingError, problem_of
+from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.ports.clock import Clock
 from taketurns.system import wall_time_s
 from taketurns.telemetry.metrics import Metrics
@@ -108,13 +109,15 @@ class Gateway:
         """Return each pool's state by its model."""
         return {name: pool.turns.scheduler.snapshot() for name, pool in self.pools.all().items()}
 
-    async def handle(self, exchange: Exchange) -> Answer | None:
-        """Answer one request, whatever happens; None where the answer was streamed."""
+    async def handle(self, exchange: Exchange) -> None:
+        """Answer one request, whatever happens."""
         task = asyncio.current_task()
         assert task is not None, "a request is handled in a task of its own"
         self.active.add(task)
         try:
-            return await self._handle(exchange, task)
+            answer = await self._handle(exchange, task)
+            if answer is not None:
+                await self._send(exchange, answer)
         finally:
             self.active.discard(task)
             self._record(exchange)
@@ -132,16 +135,32 @@ class Gateway:
             if not self._stopped or exchange.sent_us is not None:
                 raise
             task.uncancel()
-            return self._tell(exchange, DrainingError("draining"))
+            return self._tell(exchange, _broken_off(exchange))
         except ClientGoneError:
             record.outcome = Outcome.CANCELLED.value
             record.status = 499
             return None
         except Exception as error:  # noqa: BLE001 - the border of a request
-            if exchange.sent_us is not None:
-                # Too late to say so: the head of the answer is out.
-                exchange.peer.abort()
-            return self._tell(exchange, error)
+            answer = self._tell(exchange, error)
+            if exchange.sent_us is None:
+                return answer
+            # Too late to say so: the head of the answer is out.
+            record.status = 200
+            exchange.peer.abort()
+            return None
+
+    async def _send(self, exchange: Exchange, answer: Answer) -> None:
+        # A part of the request: a gateway that stops waits for it.
+        record = exchange.record
+        try:
+            await exchange.peer.send(answer)
+        except ClientGoneError:
+            record.outcome = Outcome.CANCELLED.value
+            record.status = 499
+        except asyncio.CancelledError:
+            record.outcome = Outcome.CANCELLED.value
+            record.status = 499
+            raise
 
     def _tell(self, exchange: Exchange, error: Exception) -> Answer:
         record = exchange.record
@@ -150,6 +169,8 @@ class Gateway:
         if pool is not None:
             retry_after_s = pool.pace.retry_after_s(pool.turns.scheduler.queued)
         problem = problem_of(error, retry_after_s=retry_after_s)
+        if exchange.executed:
+            problem = replace(problem, executed=True)
         if problem.code == "internal_error":
             LOG.error("request %s failed", record.request_id, exc_info=error)
         elif problem.status in {502, 503, 504}:
@@ -169,10 +190,7 @@ class Gateway:
                 raise RequestError(404, "unknown_url", "There is nothing at this URL.")
         handle = methods.get(exchange.method)
         if handle is None:
-            allowed = ", ".join(methods)
-            raise RequestError(
-                405, "method_not_allowed", f"Use {allowed} here, not {exchange.method:.20}."
-            )
+            raise MethodError(exchange.method, allowed=", ".join(methods))
         return handle
 
     def _caller(self, exchange: Exchange) -> Caller:
@@ -276,6 +294,13 @@ class Gateway:
 
     def _count_batch(self, model: str, items: int) -> None:
         self.metrics.count_batch(model, items)
+
+
+def _broken_off(exchange: Exchange) -> TaketurnsError:
+    """Return why a request ends that was under way when the gateway stopped."""
+    if exchange.executed:
+        return EngineBrokenError(exchange.record.engine, "the gateway stopped before the answer")
+    return DrainingError("draining")
 
 
 def _no_model(model: str) -> RequestError:

@@ -24,6 +24,9 @@ OUTPUT_TOKENS_DEFAULT = 256
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """Largest answer that is held whole."""
 
+REFUSAL_BYTES_MAX = 64 * 1024
+"""How much of an engine's error is kept."""
+
 STREAM_HEADERS = {
     "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
@@ -114,19 +117,20 @@ class GenerationPool:
             stream=request.stream,
             request_id=record.request_id,
         )
+        exchange.executed = True
         try:
             answer = await engine.open(call)
             try:
                 if answer.status >= 400:
-                    raise EngineRefusedError(
-                        engine.name, answer.status, await _whole(engine.name, answer, 65_536)
-                    )
+                    raise EngineRefusedError(engine.name, answer.status, await _refusal_of(answer))
                 if not request.stream:
                     return await self._pass_whole(exchange, engine.name, answer, turn)
             except BaseException:
                 await answer.aclose()
                 raise
         except EngineError as error:
+            # From here on the error itself says it.
+            exchange.executed = False
             if not error.executed:
                 turn.not_executed()
             raise
@@ -162,6 +166,8 @@ class GenerationPool:
                             usage = openai.usage_of(payload) or usage
             if exchange.sent_us is None:
                 raise EngineBrokenError(turn.engine, "the stream ended before it began")
+            for payload in reader.finish():
+                usage = openai.usage_of(payload) or usage
             await exchange.peer.finish()
         except ClientGoneError:
             turn.ends_as(Outcome.CANCELLED)
@@ -194,6 +200,21 @@ class GenerationPool:
         cost = self.model.cost.used(input_tokens, output_tokens)
         if cost is not None:
             turn.settle(cost)
+
+
+async def _refusal_of(answer: GenerationAnswer) -> bytes:
+    """Read what an engine says of an error, as far as it comes and is kept."""
+    body = bytearray()
+    try:
+        async with aclosing(answer.chunks()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) >= REFUSAL_BYTES_MAX:
+                    break
+    except EngineError:
+        # The status is known; that its explanation broke off adds nothing.
+        pass
+    return bytes(body[:REFUSAL_BYTES_MAX])
 
 
 async def _whole(engine: str, answer: GenerationAnswer, bytes_max: int) -> bytes:

@@ -33,6 +33,18 @@ class DrainingError(TaketurnsError):
     code = "draining"
 
 
+class MethodError(RequestError):
+    """A URL doesn't take this method.
+
+    Attributes:
+        allowed: The methods that it takes, as the ``Allow`` header has them.
+    """
+
+    def __init__(self, method: str, *, allowed: str) -> None:
+        super().__init__(405, "method_not_allowed", f"Use {allowed} here, not {method:.20}.")
+        self.allowed = allowed
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """An error as the client is told of it.
@@ -45,6 +57,7 @@ class Problem:
         param: The field that is wrong, or None.
         executed: True where an engine may have begun the work.
         retry_after_s: When to try again, in whole seconds; None: not by waiting.
+        allowed: Methods that the URL takes, where another was used.
     """
 
     status: int
@@ -54,6 +67,7 @@ class Problem:
     param: str | None = None
     executed: bool = False
     retry_after_s: int | None = None
+    allowed: str | None = None
 
     def answer(self) -> Answer:
         """Return the answer in OpenAI's form."""
@@ -63,6 +77,8 @@ class Problem:
             headers["retry-after-ms"] = str(self.retry_after_s * 1000)
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
+        if self.allowed is not None:
+            headers["Allow"] = self.allowed
         body = openai.error_answer(self.status, self.code, self.message, self.param)
         return Answer(self.status, body, headers=headers)
 
@@ -76,7 +92,14 @@ def problem_of(error: Exception, *, retry_after_s: int = 1) -> Problem:
     """
     match error:
         case RequestError():
-            return Problem(error.status, error.code, _told(error), INVALID, param=error.param)
+            return Problem(
+                error.status,
+                error.code,
+                _told(error),
+                INVALID,
+                param=error.param,
+                allowed=error.allowed if isinstance(error, MethodError) else None,
+            )
         case TurnRefusedError():
             return _refused(error, retry_after_s)
         case TurnExpiredError():

@@ -6,20 +6,28 @@ malformed requests; see docs/decisions/0003-http-server.md.
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import cast
 
 from aiohttp import HttpVersion10, http_parser, web
 
+from taketurns.dialects import openai
 from taketurns.errors import RequestError, StartError
-from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
+from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
 from taketurns.ports.clock import Clock
 from taketurns.system import new_id, wall_time
 from taketurns.telemetry.records import RequestRecord
 
-Handle = Callable[[Exchange], Awaitable[Answer | None]]
+LOG = logging.getLogger(__name__)
+
+Handle = Callable[[Exchange], Awaitable[None]]
 
 BODY_TIMEOUT_S = 30.0
 """Longest that a body takes to come."""
+
+WRITE_TIMEOUT_S = 60.0
+"""Longest that the client of a stream may leave it unread: meanwhile it holds an engine's slot."""
 
 KEEPALIVE_TIMEOUT_S = 75.0
 """How long an idle connection is kept: longer than clients and load balancers keep theirs."""
@@ -31,14 +39,22 @@ HEADER_BYTES_MAX = 16 * 1024
 class AiohttpPeer:
     """Implements :class:`taketurns.gateway.exchange.Peer` over one aiohttp request.
 
+    Args:
+        request: The request.
+        request_id: Our own id of it.
+        closing: Tells whether the connection is to be closed after the answer.
+
     Attributes:
-        response: The answer that is streamed, or None.
+        response: The answer that is sent, or None.
     """
 
-    def __init__(self, request: web.BaseRequest, request_id: str) -> None:
+    def __init__(
+        self, request: web.BaseRequest, request_id: str, closing: Callable[[], bool]
+    ) -> None:
         self.response: web.StreamResponse | None = None
         self._request = request
         self._request_id = request_id
+        self._closing = closing
 
     async def read_body(self, bytes_max: int) -> bytes:
         request = self._request
@@ -69,6 +85,26 @@ class AiohttpPeer:
             raise RequestError(400, "broken_body", f"The body is broken: {error}.") from None
         return bytes(body)
 
+    async def send(self, answer: Answer) -> None:
+        response = web.Response(
+            status=answer.status,
+            body=answer.body,
+            headers={
+                **answer.headers,
+                "Content-Type": answer.content_type,
+                "x-request-id": self._request_id,
+            },
+        )
+        # A body that wasn't read to its end would be taken for the next request.
+        if self._closing() or not self._request.content.at_eof():
+            response.force_close()
+        self.response = response
+        try:
+            await response.prepare(self._request)
+            await response.write_eof()
+        except ConnectionError as error:
+            raise ClientGoneError(str(error)) from error
+
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         response = web.StreamResponse(
             status=status, headers={**headers, "x-request-id": self._request_id}
@@ -82,7 +118,13 @@ class AiohttpPeer:
     async def write(self, data: bytes) -> None:
         assert self.response is not None, "start comes first"
         try:
-            await self.response.write(data)
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await self.response.write(data)
+        except TimeoutError as error:
+            if self._request.transport is not None:
+                # Closing would wait for what is unread.
+                self._request.transport.abort()
+            raise ClientGoneError(f"nothing was read for {WRITE_TIMEOUT_S:.0f} s") from error
         except ConnectionError as error:
             raise ClientGoneError(str(error)) from error
 
@@ -105,23 +147,55 @@ class AiohttpPeer:
             transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
+class _Connection(web.RequestHandler):
+    """A connection whose malformed requests are answered in our form, and logged without a word.
+
+    aiohttp quotes what it can't read, in its answer and in the log, and a key may be part of that.
+    """
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - quotes the request
+    ) -> web.StreamResponse:
+        """Answer what can't be read, or what failed outside of the gateway's own border."""
+        if status >= 500:
+            LOG.error("a connection failed", exc_info=exc)
+            told = RequestError(status, "internal_error", "The gateway failed.")
+        else:
+            LOG.info("a client sent what is no proper HTTP")
+            told = RequestError(status, "malformed_http", "The request is not proper HTTP.")
+        if request.writer is not None and request.writer.output_size > 0:
+            raise ConnectionError("an answer has begun already")
+        response = web.Response(
+            status=status,
+            body=openai.error_answer(status, told.code, str(told)),
+            headers={"Content-Type": JSON, "x-request-id": new_id("req_")},
+        )
+        response.force_close()
+        return response
+
+
 class _Full(asyncio.Protocol):
     """Answers a connection over the limit, and closes it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport), "TCP can be written to"
-        transport.write(
+        # uvloop's transports are of no asyncio class.
+        writable = cast(asyncio.WriteTransport, transport)
+        writable.write(
             b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\n"
             b"Content-Length: 0\r\nConnection: close\r\n\r\n"
         )
-        transport.close()
+        writable.close()
 
 
 class HttpServer:
     """Listens on one address and hands every request to one function.
 
     Args:
-        handle: Answers a request; None where it streamed the answer itself.
+        handle: Answers a request.
         clock: The process's clock.
         connections_max: Most connections at once; more are answered 503.
         closing: Tells whether connections are to be closed after their answer.
@@ -145,15 +219,7 @@ class HttpServer:
         self._connections_max = connections_max
         self._closing = closing
         self._listener: asyncio.Server | None = None
-        self._server = web.Server(
-            self._answer,
-            handler_cancellation=True,
-            access_log=None,
-            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
-            max_line_size=HEADER_BYTES_MAX,
-            max_field_size=HEADER_BYTES_MAX,
-            auto_decompress=False,
-        )
+        self._server = web.Server(self._answer, handler_cancellation=True)
 
     async def listen(self, host: str, port: int, *, setting: str) -> int:
         """Listen, and return the port.
@@ -186,15 +252,23 @@ class HttpServer:
     def _connect(self) -> asyncio.Protocol:
         if len(self._server.connections) >= self._connections_max:
             return _Full()
-        return self._server()
+        return _Connection(
+            self._server,
+            loop=asyncio.get_running_loop(),
+            access_log=None,  # type: ignore[arg-type] # None is what turns it off
+            keepalive_timeout=KEEPALIVE_TIMEOUT_S,
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            auto_decompress=False,
+        )
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         arrived_us = self._clock.now_us()
         record = RequestRecord(
             time=wall_time().isoformat(timespec="milliseconds"), request_id=new_id("req_")
         )
-        peer = AiohttpPeer(request, record.request_id)
-        answer = await self._handle(
+        peer = AiohttpPeer(request, record.request_id, self._closing)
+        await self._handle(
             Exchange(
                 method=request.method,
                 path=request.raw_path.partition("?")[0],
@@ -204,22 +278,9 @@ class HttpServer:
                 arrived_us=arrived_us,
             )
         )
-        if answer is None or peer.response is not None:
-            assert peer.response is not None, "an answer is returned or streamed"
-            return peer.response
-        response = web.Response(
-            status=answer.status,
-            body=answer.body,
-            headers={
-                **answer.headers,
-                "Content-Type": answer.content_type,
-                "x-request-id": record.request_id,
-            },
-        )
-        # A body that wasn't read to its end would be taken for the next request.
-        if self._closing() or not request.content.at_eof():
-            response.force_close()
-        return response
+        if peer.response is None:
+            raise ConnectionResetError("the client left before it was answered")
+        return peer.response
 
 
 def _too_large(bytes_max: int) -> RequestError:

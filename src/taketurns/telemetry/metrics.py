@@ -111,7 +111,7 @@ class Metrics:
         )
         self._first_byte = Histogram(
             "taketurns_time_to_first_byte_seconds",
-            "From arrival to the first byte of the answer.",
+            "From arrival to the first byte of a streamed answer.",
             ["model", "endpoint"],
             buckets=SECONDS,
             registry=registry,

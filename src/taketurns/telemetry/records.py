@@ -4,6 +4,7 @@
 No prompt, no answer and no key ever stands in it.
 """
 
+import contextlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ class RequestRecord:
         output_tokens: Tokens of the answer.
         cost: What it was charged in the end, in the pool's cost unit.
         wait_s: From its arrival in the queue to its dispatch; None: it was not dispatched.
-        first_byte_s: From its arrival to the first byte of the answer; None: none was sent.
+        first_byte_s: From its arrival to the first byte of a stream; None: nothing was streamed.
         total_s: From its arrival to its end.
     """
 
@@ -122,7 +123,9 @@ class JsonLog:
     def close(self) -> None:
         self._flush()
         if self._file is not sys.stdout.buffer:
-            self._file.close()
+            # Closing tries to write what a failed write has left behind.
+            with contextlib.suppress(OSError):
+                self._file.close()
 
     def _flush(self) -> None:
         self._armed = False
