@@ -22,8 +22,9 @@ class Dispatcher:
     Args:
         scheduler: The pool's scheduler; nobody else calls what changes it.
         clock: Source of time and of the alarm for deadlines.
-        perform: Carries one decision out. It may call back into the
-            dispatcher: what that decides is performed after what stands already.
+        perform: Carries one decision out, and must not raise: decisions after it
+            would be lost. It may call back into the dispatcher: what that
+            decides is performed after what stands already.
     """
 
     def __init__(self, scheduler: Scheduler, clock: Clock, perform: Perform) -> None:

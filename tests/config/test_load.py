@@ -220,11 +220,11 @@ BAD = {
     ),
     "both kinds in one model": (
         model("").replace("[chat]", "[chat, embeddings]"),
-        [("models.m.endpoints", "mixes embeddings with chat", "Make two models")],
+        [("models.m.endpoints", "mixes embeddings or rerank with chat", "Make two models")],
     ),
     "endpoints": (
         model("").replace("[chat]", "[chat, embeding]"),
-        [("models.m.endpoints[1]", 'embeddings, got "embeding"', "Did you mean embeddings?")],
+        [("models.m.endpoints[1]", 'embeddings or rerank, got "embeding"', "Did you mean embeddings?")],
     ),
     "endpoints twice": (
         model("").replace("[chat]", "[chat, chat]"),

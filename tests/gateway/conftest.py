@@ -14,7 +14,7 @@ import yaml
 
 from taketurns.config.load import parse
 from taketurns.gateway.auth import mint
-from taketurns.gateway.embeddings import EmbeddingPool
+from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.run import run
 from taketurns.testing.engine import FakeEmbeddingEngine, FakeGenerationEngine
 from taketurns.testing.http_engine import FakeHttpEngine

@@ -164,7 +164,12 @@ def test_a_waiting_ticket_is_explained(play):
         held = await site.fill()
         waiting = site.start(site.chat())
         await site.queued("chat", 1)
-        (ticket_id,) = site.scheduler("chat")._waiting
+        requests = (await site.admin("/requests", TOKEN)).json
+        assert len(requests) == 3
+        assert {request["tenant"] for request in requests} == {"acme", "globex"}
+        # The oldest comes first, and only what runs has an engine.
+        assert [request["engine"] for request in requests] == ["gpu-0", "gpu-0", ""]
+        ticket_id = requests[-1]["request_id"]
         reply = await site.admin(f"/pools/chat/tickets/{ticket_id}", TOKEN)
         assert reply.status == 200
         assert reply.json["ticket_id"] == ticket_id
@@ -181,7 +186,24 @@ def test_a_waiting_ticket_is_explained(play):
     play(scenario, server={"admin_token": TOKEN})
 
 
-@pytest.mark.parametrize("path", ["/pools", "/pools/chat/tickets/x"])
+def test_an_embeddings_request_is_explained_by_its_own_id(play, embed_model):
+    async def scenario(site):
+        engine = site.engines["cpu-0"]
+        engine.hold()
+        first = site.start(site.embed(["a"]))
+        await engine.calls.reached(1)
+        waiting = site.start(site.embed(["b", "c"], tenant="globex"))
+        await site.queued("embed", 2)
+        request_id = (await site.admin("/requests", TOKEN)).json[-1]["request_id"]
+        reply = await site.admin(f"/pools/embed/tickets/{request_id}", TOKEN)
+        assert (reply.status, reply.json["ticket_id"]) == (200, f"{request_id}-0")
+        engine.release()
+        assert {(await task).status for task in (first, waiting)} == {200}
+
+    play(scenario, server={"admin_token": TOKEN})
+
+
+@pytest.mark.parametrize("path", ["/pools", "/requests", "/pools/chat/tickets/x"])
 def test_without_a_configured_token_what_needs_one_is_off(play, path):
     async def scenario(site):
         for token in (None, "anything"):
@@ -192,7 +214,7 @@ def test_without_a_configured_token_what_needs_one_is_off(play, path):
     play(scenario)
 
 
-@pytest.mark.parametrize("path", ["/pools", "/pools/chat/tickets/x"])
+@pytest.mark.parametrize("path", ["/pools", "/requests", "/pools/chat/tickets/x"])
 def test_a_wrong_token_is_401_and_health_and_metrics_need_none(play, path):
     async def scenario(site):
         for token in (None, "", "wrong", TOKEN + "x", TOKEN[:-1], "\u00e9", site.keys["acme"]):

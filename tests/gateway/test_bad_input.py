@@ -309,7 +309,7 @@ def test_a_client_that_hangs_up_amid_its_body_is_noted_as_gone(play):
         ("PUT", EMBEDDINGS, "POST"),
         ("DELETE", "/v1/models/chat", "GET"),
         ("POST", "/v1/models", "GET"),
-        ("POST", "/readyz", "GET"),
+        ("POST", "/readyz", "GET, HEAD"),
         ("PATCH", CHAT, "POST"),
         ("OPTIONS", CHAT, "POST"),
     ],

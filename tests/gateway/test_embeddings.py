@@ -8,7 +8,7 @@ from array import array
 import pytest
 
 from taketurns.errors import EngineRefusedError, EngineUnavailableError
-from taketurns.gateway.embeddings import divide
+from taketurns.gateway.batches import divide
 from taketurns.ports.engine import EmbedAnswer
 from taketurns.testing.engine import fake_tokens, fake_vector
 from taketurns.testing.http_engine import Fault

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``models`` section of the file: what is served, by which engines, in what order."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
@@ -20,7 +21,7 @@ from taketurns.config.quantities import (
     spans,
 )
 
-Endpoint = Literal["chat", "completions", "embeddings"]
+Endpoint = Literal["chat", "completions", "embeddings", "rerank"]
 Kind = Literal["generation", "embeddings"]
 Cost = Literal["requests", "tokens"]
 
@@ -160,15 +161,24 @@ class EngineLimitsConfig(Section):
     """From the first byte sent to the last received. Default 900s."""
 
 
-def _kind_of(endpoints: object) -> Kind:
-    return "embeddings" if endpoints == ("embeddings",) else "generation"
+KIND_BY_ENDPOINT: dict[str, Kind] = {
+    "chat": "generation",
+    "completions": "generation",
+    "embeddings": "embeddings",
+    "rerank": "embeddings",
+}
+
+
+def _kind_of(endpoints: Sequence[str]) -> Kind:
+    return KIND_BY_ENDPOINT[endpoints[0]] if endpoints else "generation"
 
 
 class ModelConfig(Section):
     """``models.NAME``: one model that clients may ask for, and the engines that serve it."""
 
     endpoints: tuple[Endpoint, ...]
-    """What it is asked for: ``chat`` and ``completions``, or ``embeddings``; never both kinds."""
+    """What it is asked for: ``chat`` and ``completions``, or ``embeddings`` and ``rerank`` (by the
+    cosine of its vectors); never both kinds."""
 
     engines: tuple[EngineConfig, ...]
     """The engines that serve it, at least one; all of them serve the same model."""
@@ -228,12 +238,13 @@ class ModelConfig(Section):
     @classmethod
     def _one_kind(cls, endpoints: tuple[Endpoint, ...]) -> tuple[Endpoint, ...]:
         if not endpoints:
-            raise fault("must not be empty", "Write [chat], [chat, completions] or [embeddings].")
+            hint = "Write [chat], [chat, completions], [embeddings] or [embeddings, rerank]."
+            raise fault("must not be empty", hint)
         if len(set(endpoints)) < len(endpoints):
             raise fault("names an endpoint twice", "Name each endpoint once.")
-        if "embeddings" in endpoints and len(endpoints) > 1:
+        if len({KIND_BY_ENDPOINT[endpoint] for endpoint in endpoints}) > 1:
             raise fault(
-                "mixes embeddings with chat or completions",
+                "mixes embeddings or rerank with chat or completions",
                 "Make two models of it: they are scheduled in separate pools.",
             )
         return endpoints

@@ -118,13 +118,13 @@ def parse_chat(body: bytes) -> GenerationRequest:
     Raises:
         RequestError: 400, naming the field that is wrong.
     """
-    read: _Chat = _decode(_CHAT, body)
-    messages: list[dict[str, Any]] = _decode(_MESSAGES, bytes(read.messages), under="messages")
+    read: _Chat = decode(_CHAT, body)
+    messages: list[dict[str, Any]] = decode(_MESSAGES, bytes(read.messages), under="messages")
     if not messages:
-        raise _invalid("messages", "must not be empty", "Send at least one message.")
+        raise invalid("messages", "must not be empty", "Send at least one message.")
     for index, message in enumerate(messages):
         if "role" not in message:
-            raise _invalid(f"messages[{index}].role", "is missing", "Give each message a role.")
+            raise invalid(f"messages[{index}].role", "is missing", "Give each message a role.")
     limit = _limit(read.max_tokens, "max_tokens")
     limit = _limit(read.max_completion_tokens, "max_completion_tokens") or limit
     return _generation(read, body, len(read.messages), limit)
@@ -136,7 +136,7 @@ def parse_completions(body: bytes) -> GenerationRequest:
     Raises:
         RequestError: 400, naming the field that is wrong.
     """
-    read: _Completions = _decode(_COMPLETIONS, body)
+    read: _Completions = decode(_COMPLETIONS, body)
     prompts = _inputs(bytes(read.prompt), "prompt")
     size = sum(
         len(prompt.encode()) if isinstance(prompt, str) else len(prompt) * BYTES_PER_TOKEN
@@ -155,18 +155,18 @@ def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
     Raises:
         RequestError: 400, naming the field that is wrong.
     """
-    read: _Embeddings = _decode(_EMBEDDINGS, body)
+    read: _Embeddings = decode(_EMBEDDINGS, body)
     if read.encoding_format not in {None, "float", "base64"}:
-        raise _invalid(
+        raise invalid(
             "encoding_format",
             f"is {read.encoding_format!r:.60}",
             'Send "float" or "base64".',
         )
     if read.dimensions is not None and read.dimensions < 1:
-        raise _invalid("dimensions", f"is {read.dimensions}", "Send a number of at least 1.")
+        raise invalid("dimensions", f"is {read.dimensions}", "Send a number of at least 1.")
     inputs = _inputs(bytes(read.input), "input")
     if len(inputs) > inputs_max:
-        raise _invalid(
+        raise invalid(
             "input",
             f"has {len(inputs)} entries, and the most is {inputs_max}",
             "Send them in several requests.",
@@ -180,7 +180,7 @@ def model_of(body: bytes) -> str:
     Raises:
         RequestError: 400 where the body isn't a JSON object with a model's name.
     """
-    model: str = _decode(_MODEL, body).model
+    model: str = decode(_MODEL, body).model
     return model
 
 
@@ -284,7 +284,7 @@ def _generation(
 ) -> GenerationRequest:
     choices = 1 if read.n is None else read.n
     if not 1 <= choices <= CHOICES_MAX:
-        raise _invalid("n", f"is {choices}", f"Send a number from 1 to {CHOICES_MAX}.")
+        raise invalid("n", f"is {choices}", f"Send a number from 1 to {CHOICES_MAX}.")
     options = read.stream_options
     return GenerationRequest(
         model=read.model,
@@ -302,7 +302,7 @@ OUTPUT_TOKENS_MAX = 10_000_000
 
 def _limit(value: int | None, field: str) -> int | None:
     if value is not None and not 1 <= value <= OUTPUT_TOKENS_MAX:
-        raise _invalid(field, f"is {value}", f"Send a number from 1 to {OUTPUT_TOKENS_MAX:,}.")
+        raise invalid(field, f"is {value}", f"Send a number from 1 to {OUTPUT_TOKENS_MAX:,}.")
     return value
 
 
@@ -312,33 +312,33 @@ def _inputs(raw: bytes, field: str) -> Sequence[EmbedInput]:
     inner = text[1:].lstrip()
     inputs: Sequence[EmbedInput]
     if text.startswith(b'"'):
-        inputs = [_decode(_TEXT, text, under=field)]
+        inputs = [decode(_TEXT, text, under=field)]
     elif not text.startswith(b"["):
-        raise _invalid(
+        raise invalid(
             field, "must be a text, a list of texts, or token ids", "Send text in quotes."
         )
     elif inner.startswith(b"]"):
-        raise _invalid(field, "is empty", "Send at least one text.")
+        raise invalid(field, "is empty", "Send at least one text.")
     elif inner.startswith(b"["):
-        inputs = _decode(_ID_LISTS, text, under=field)
+        inputs = decode(_ID_LISTS, text, under=field)
     elif inner.startswith(b'"'):
-        inputs = _decode(_TEXTS, text, under=field)
+        inputs = decode(_TEXTS, text, under=field)
     else:
-        inputs = [_decode(_IDS, text, under=field)]
+        inputs = [decode(_IDS, text, under=field)]
     many = text.startswith(b"[") and (inner.startswith((b"[", b'"')))
     for index, item in enumerate(inputs):
         where = f"{field}[{index}]" if many else field
         if not item:
-            raise _invalid(where, "is empty", "Leave it out, or send a text.")
+            raise invalid(where, "is empty", "Leave it out, or send a text.")
         if not isinstance(item, str) and min(item) < 0:
-            raise _invalid(where, "has a negative token id", "Send ids of the model's vocabulary.")
+            raise invalid(where, "has a negative token id", "Send ids of the model's vocabulary.")
     return inputs
 
 
 _AT = re.compile(r" - at `\$?(.*?)`$")
 
 
-def _decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = "") -> Any:
+def decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = "") -> Any:
     """Decode JSON, and turn what is wrong with it into a 400 that names the field."""
     try:
         return decoder.decode(data)
@@ -353,7 +353,7 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = "
             problem = "is missing"
         elif problem.startswith("Expected"):
             problem = "must be " + problem.removeprefix("Expected ").replace(", got ", ", not ")
-        raise _invalid(path.lstrip(".") or None, problem) from None
+        raise invalid(path.lstrip(".") or None, problem) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(
             400, "invalid_json", f"The body is not valid JSON: {error}.", param=under or None
@@ -364,6 +364,7 @@ def _decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = "
         ) from None
 
 
-def _invalid(field: str | None, problem: str, hint: str = "") -> RequestError:
+def invalid(field: str | None, problem: str, hint: str = "") -> RequestError:
+    """Return the 400 that says what is wrong with a field, or with the body as a whole."""
     message = f"`{field}` {problem}." if field else f"The body {problem}."
     return RequestError(400, "invalid_value", message, param=field, hint=hint)

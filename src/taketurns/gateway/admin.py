@@ -38,6 +38,7 @@ class Admin:
             "/readyz": gateway.answer_ready,
             "/metrics": self._metrics,
             "/pools": self._pools,
+            "/requests": self._requests,
         }
 
     async def handle(self, exchange: Exchange) -> None:
@@ -63,7 +64,7 @@ class Admin:
                 handle = self._ticket
             else:
                 raise RequestError(404, "unknown_url", "There is nothing at this URL.")
-        if exchange.method != "GET":
+        if exchange.method not in {"GET", "HEAD"}:
             raise MethodError(exchange.method, allowed="GET")
         return await handle(exchange)
 
@@ -74,11 +75,22 @@ class Admin:
         self._authorize(exchange)
         return _json({name: _plain(pool) for name, pool in self._gateway.snapshots().items()})
 
+    async def _requests(self, exchange: Exchange) -> Answer:
+        self._authorize(exchange)
+        return _json(self._gateway.requests())
+
     async def _ticket(self, exchange: Exchange) -> Answer:
         self._authorize(exchange)
         _, _, model, _, ticket_id = exchange.path.split("/")
         pool = self._gateway.pools.of(model)
-        explanation = pool and pool.turns.scheduler.explain(ticket_id)
+        explanation = None
+        if pool is not None:
+            scheduler = pool.turns.scheduler
+            texts = range(pool.model.section.inputs_max)
+            # Each text of an embeddings request is a ticket: the first that waits tells.
+            names = (ticket_id, *(f"{ticket_id}-{index}" for index in texts))
+            waiting = next(filter(scheduler.is_waiting, names), ticket_id)
+            explanation = scheduler.explain(waiting)
         if explanation is None:
             raise RequestError(
                 404,

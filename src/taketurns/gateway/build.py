@@ -11,7 +11,7 @@ from taketurns.core.cost import CostModel, RequestsCost, TokensCost
 from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer
 from taketurns.engines.openai import OpenAiEngine
 from taketurns.engines.smollm2 import SmolLm2Engine
-from taketurns.gateway.embeddings import EmbeddingPool
+from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import ServedModel
 from taketurns.ports.clock import Clock

@@ -1,356 +1,96 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Embeddings: requests are split into texts, batches mix tenants, answers come in order."""
+"""The endpoints that need vectors: embeddings, and rerank by cosine."""
 
 import asyncio
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from operator import mul
 
-from taketurns.aio import TurnExpiredError, Turns
-from taketurns.config.pools import Pool as PoolFacts
-from taketurns.core.decision import Expired, Granted, Outcome
-from taketurns.core.model import Ticket
-from taketurns.dialects import openai
-from taketurns.dialects.openai import BYTES_PER_TOKEN, EmbeddingsRequest
-from taketurns.errors import (
-    EngineBrokenError,
-    EngineError,
-    EngineRefusedError,
-    RequestError,
-)
+from taketurns.dialects import openai, rerank
+from taketurns.dialects.openai import EmbeddingsRequest, invalid
+from taketurns.gateway.batches import Embedded, EmbeddingPool
 from taketurns.gateway.exchange import Answer, Exchange
-from taketurns.gateway.pools import Caller, Pace, ServedModel
-from taketurns.gateway.problems import CALLER_STATUSES
-from taketurns.ports.clock import Clock
-from taketurns.ports.engine import EmbedCall, EmbeddingEngine, EmbedInput, Tokenizer
-from taketurns.system import new_id
-from taketurns.units import s_from_us
+from taketurns.gateway.pools import Caller
 
-LOG = logging.getLogger(__name__)
+NUMBERS_INLINE_MAX = 16 * 1024
+"""Vectors up to this many numbers are worked on on the event loop: at most some milliseconds."""
 
-TOKENIZE_INLINE_BYTES_MAX = 16 * 1024
-"""Texts up to this size are tokenized on the event loop: at most a few milliseconds."""
-
-ENCODE_INLINE_NUMBERS_MAX = 16 * 1024
-"""Vectors up to this many numbers are written as JSON on the event loop."""
+Reply = Callable[[EmbeddingPool, Exchange, bytes, Caller], Awaitable[Answer]]
 
 
-@dataclass(slots=True, eq=False)
-class _Work:
-    """One request, from its split into texts to its answer.
+async def answer_embeddings(
+    pool: EmbeddingPool, exchange: Exchange, body: bytes, caller: Caller
+) -> Answer:
+    """Answer ``POST /v1/embeddings``.
 
-    Attributes:
-        inputs: Its texts, or their token ids.
-        sizes: Tokens of each, counted or estimated.
-        dimensions: Length of the vectors asked for.
-        done: Set when all texts are done, or fails with the first error.
-        vectors: Filled in as they come.
-        left: Texts that aren't done.
-        tokens: Tokens by the engine's count, as far as it counts.
-        cost: Charged in the end.
-        engine: Where the first text ran.
-        dispatched_us: When that was, or None.
+    Raises:
+        RequestError: 400, naming the field that is wrong.
+        TurnRefusedError, TurnExpiredError, EngineError: See there.
     """
-
-    inputs: Sequence[EmbedInput]
-    sizes: Sequence[int]
-    dimensions: int | None
-    done: "asyncio.Future[None]"
-    vectors: list[bytes] = field(init=False)
-    left: int = field(init=False)
-    tokens: int = 0
-    cost: int = 0
-    engine: str = ""
-    dispatched_us: int | None = None
-
-    def __post_init__(self) -> None:
-        self.vectors = [b""] * len(self.inputs)
-        self.left = len(self.inputs)
-
-    def fail(self, error: Exception) -> None:
-        """Let the request end with an error, unless it has ended."""
-        if not self.done.done():
-            self.done.set_exception(error)
+    section = pool.model.section
+    request = openai.parse_embeddings(body, inputs_max=section.inputs_max)
+    if request.dimensions is not None and not section.dimensions:
+        raise invalid("dimensions", "can't be chosen for this model", "Leave it out.")
+    embedded = await pool.embed(
+        exchange,
+        request.inputs,
+        caller,
+        dimensions=request.dimensions,
+        name_of=lambda index: f"input[{index}]",
+    )
+    if request.base64 or _numbers(embedded) <= NUMBERS_INLINE_MAX:
+        return _embeddings(request, embedded)
+    return await asyncio.to_thread(_embeddings, request, embedded)
 
 
-class EmbeddingPool:
-    """A model that serves embeddings.
+async def answer_rerank(
+    pool: EmbeddingPool, exchange: Exchange, body: bytes, caller: Caller
+) -> Answer:
+    """Answer ``POST /v1/rerank``: a document's relevance is its vector's cosine with the query's.
+
+    Raises:
+        RequestError: 400, naming the field that is wrong.
+        TurnRefusedError, TurnExpiredError, EngineError: See there.
+    """
+    request = rerank.parse_rerank(body, documents_max=pool.model.section.inputs_max)
+    embedded = await pool.embed(
+        exchange,
+        [request.query, *request.documents],
+        caller,
+        name_of=lambda index: f"documents[{index - 1}]" if index else "query",
+    )
+    if _numbers(embedded) <= NUMBERS_INLINE_MAX:
+        scores = cosines(embedded.vectors)
+    else:
+        scores = await asyncio.to_thread(cosines, embedded.vectors)
+    answer_id = exchange.record.request_id
+    return Answer(200, rerank.rerank_answer(request, scores, embedded.tokens, answer_id))
+
+
+ANSWERS: Mapping[str, Reply] = {"embeddings": answer_embeddings, "rerank": answer_rerank}
+
+
+def cosines(vectors: Sequence[bytes]) -> list[float]:
+    """Return the cosine of the first vector with each of the others; 0 with one of no length.
 
     Args:
-        model: What it serves.
-        facts: How it's scheduled.
-        engines: By name.
-        tokenizer: Counts tokens; None: they are estimated from the size of a text.
-        clock: The process's clock.
-        on_batch: Told the model and the texts of each batch that is sent.
+        vectors: Little-endian float32, at least one.
     """
-
-    def __init__(
-        self,
-        model: ServedModel,
-        facts: PoolFacts,
-        *,
-        engines: Mapping[str, EmbeddingEngine],
-        tokenizer: Tokenizer | None,
-        clock: Clock,
-        on_batch: Callable[[str, int], None],
-    ) -> None:
-        self.model = model
-        self.engines = dict(engines)
-        self.turns = Turns(
-            facts.rules, facts.tiers, facts.tenants, clock=clock, on_decision=self._carry_out
-        )
-        self.pace = Pace()
-        self._tokenizer = tokenizer
-        self._clock = clock
-        self._on_batch = on_batch
-        self._items: dict[str, tuple[_Work, int]] = {}
-        self._tasks: asyncio.TaskGroup | None = None
-
-    def serve(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin: batches run as tasks of the group."""
-        self._tasks = tasks
-        for engine, config in zip(self.engines, self.model.section.engines, strict=True):
-            self.turns.set_engine(engine, config.slots)
-
-    async def answer(self, exchange: Exchange, body: bytes, caller: Caller) -> Answer:
-        """Answer ``POST /v1/embeddings``.
-
-        Raises:
-            RequestError: 400, naming the field that is wrong.
-            TurnRefusedError, TurnExpiredError, EngineError: See there.
-        """
-        section = self.model.section
-        request = openai.parse_embeddings(body, inputs_max=section.inputs_max)
-        if request.dimensions is not None and not section.dimensions:
-            raise RequestError(
-                400,
-                "invalid_value",
-                "`dimensions` can't be chosen for this model.",
-                param="dimensions",
-                hint="Leave it out.",
-            )
-        inputs, sizes = await self._count(request)
-        record = exchange.record
-        record.items = len(inputs)
-        record.input_tokens = sum(sizes)
-        work = _Work(inputs, sizes, request.dimensions, asyncio.get_running_loop().create_future())
-        now_us = self._clock.now_us()
-        tickets = self._tickets(work, caller, now_us)
-        try:
-            await self._run(work, tickets)
-        finally:
-            record.cost = work.cost
-            # What is still an item here is in a batch that runs.
-            exchange.executed = work.cost > 0 or any(t.id in self._items for t in tickets)
-            record.engine = work.engine
-            if work.tokens:
-                record.input_tokens = work.tokens
-            if work.dispatched_us is not None:
-                record.wait_s = s_from_us(work.dispatched_us - now_us)
-        numbers = len(work.vectors) * len(work.vectors[0]) // 4
-        if not request.base64 and numbers > ENCODE_INLINE_NUMBERS_MAX:
-            return await asyncio.to_thread(self._encode, request, work, record.input_tokens)
-        return self._encode(request, work, record.input_tokens)
-
-    def _encode(self, request: EmbeddingsRequest, work: _Work, tokens: int) -> Answer:
-        body = openai.embeddings_answer(
-            request.model, work.vectors, tokens, as_base64=request.base64
-        )
-        return Answer(200, body)
-
-    async def _count(self, request: EmbeddingsRequest) -> tuple[list[EmbedInput], list[int]]:
-        """Return the inputs as the engines get them, and the tokens of each."""
-        inputs = list(request.inputs)
-        texts = [text for text in inputs if isinstance(text, str)]
-        tokenizer = self._tokenizer
-        if tokenizer is None:
-            # Bytes are counted in characters here; most texts are one byte a character.
-            sizes = [
-                -(-len(text) // BYTES_PER_TOKEN) if isinstance(text, str) else len(text)
-                for text in inputs
-            ]
-        else:
-            for index, item in enumerate(inputs):
-                if not isinstance(item, str) and max(item) >= tokenizer.vocabulary_size:
-                    raise _invalid_input(
-                        index,
-                        f"has token id {max(item)}, and this model's go up to "
-                        f"{tokenizer.vocabulary_size - 1}",
-                    )
-            if sum(map(len, texts)) > TOKENIZE_INLINE_BYTES_MAX:
-                ids = await asyncio.to_thread(tokenizer.encode, texts)
-            else:
-                ids = tokenizer.encode(texts)
-            encoded = iter(ids)
-            inputs = [next(encoded) if isinstance(item, str) else item for item in inputs]
-            sizes = [len(item) for item in inputs]
-        tokens_max = self.model.section.input_tokens_max
-        if tokens_max is not None:
-            for index, size in enumerate(sizes):
-                if size > tokens_max:
-                    raise _invalid_input(
-                        index, f"has {size} tokens, and the most is {tokens_max}", "Shorten it."
-                    )
-        return inputs, sizes
-
-    def _tickets(self, work: _Work, caller: Caller, now_us: int) -> list[Ticket]:
-        stem = new_id("")
-        deadline_us = caller.deadline_us(self.model, now_us)
-        # Only what may share a call shares one.
-        group = "" if work.dimensions is None else str(work.dimensions)
-        return [
-            Ticket(
-                f"{stem}-{index}",
-                caller.tenant,
-                caller.tier,
-                self.model.cost.charge(size, 0),
-                size,
-                caller.priority,
-                deadline_us,
-                group,
-                now_us,
-            )
-            for index, size in enumerate(work.sizes)
-        ]
-
-    async def _run(self, work: _Work, tickets: Sequence[Ticket]) -> None:
-        """Queue a request's texts and wait until all are done."""
-        for index, ticket in enumerate(tickets):
-            self._items[ticket.id] = (work, index)
-        try:
-            self.turns.submit(tickets)
-        except BaseException:
-            for ticket in tickets:
-                del self._items[ticket.id]
-            raise
-        try:
-            await work.done
-        finally:
-            if work.left:
-                # Failed, or the client is gone: what still waits leaves the queue,
-                # what is in a batch ends there.
-                for ticket in self.turns.cancel([ticket.id for ticket in tickets]):
-                    del self._items[ticket.id]
-                if not work.done.cancel() and not work.done.cancelled():
-                    # Where the client went just then, nobody else looks at it.
-                    work.done.exception()
-
-    def _carry_out(self, decision: Granted | Expired) -> None:
-        if isinstance(decision, Granted):
-            assert self._tasks is not None, "the pool serves before it is asked"
-            self._tasks.create_task(self._run_batch(decision), name="embeddings batch")
-        else:
-            work, _ = self._items.pop(decision.ticket.id)
-            work.fail(TurnExpiredError(decision.ticket))
-
-    async def _run_batch(self, granted: Granted) -> None:
-        """Send a batch to its engine, hand the vectors out, and settle each text."""
-        now_us = self._clock.now_us()
-        wanted: list[Ticket] = []
-        for ticket in granted.tickets:
-            work, _ = self._items[ticket.id]
-            if work.done.done():
-                self._finish(ticket, Outcome.CANCELLED, executed=False)
-                continue
-            wanted.append(ticket)
-            if work.dispatched_us is None:
-                work.dispatched_us = now_us
-                work.engine = granted.engine
-        if wanted:
-            self._on_batch(self.model.name, len(wanted))
-            await self._embed(self.engines[granted.engine], wanted, may_split=True)
-
-    async def _embed(
-        self, engine: EmbeddingEngine, tickets: Sequence[Ticket], *, may_split: bool
-    ) -> None:
-        work, _ = self._items[tickets[0].id]
-        inputs = []
-        for ticket in tickets:
-            its_work, index = self._items[ticket.id]
-            inputs.append(its_work.inputs[index])
-        try:
-            answer = await engine.embed(EmbedCall(inputs, work.dimensions, new_id("tt-")))
-            if len(answer.vectors) != len(tickets):
-                raise EngineBrokenError(
-                    engine.name, f"{len(answer.vectors)} vectors came for {len(tickets)} texts"
-                )
-        except EngineError as error:
-            by_work = self._by_work(tickets)
-            refused = isinstance(error, EngineRefusedError) and error.status in CALLER_STATUSES
-            if refused and may_split and len(by_work) > 1:
-                # One request's fault must not fail the others: each goes alone, once.
-                for its_tickets in by_work.values():
-                    await self._embed(engine, its_tickets, may_split=False)
-                return
-            self._fail(tickets, error)
-        except asyncio.CancelledError:
-            self._fail(tickets, EngineBrokenError(engine.name, "the batch was broken off"))
-            raise
-        except Exception:
-            # This is the border of a task: a fault in an engine's code fails its batch only.
-            LOG.exception("engine %s failed on a batch", engine.name)
-            self._fail(tickets, EngineBrokenError(engine.name, "the engine failed"))
-        else:
-            self._hand_out(tickets, answer.vectors, answer.tokens)
-
-    def _by_work(self, tickets: Sequence[Ticket]) -> dict[_Work, list[Ticket]]:
-        found: dict[_Work, list[Ticket]] = {}
-        for ticket in tickets:
-            found.setdefault(self._items[ticket.id][0], []).append(ticket)
-        return found
-
-    def _hand_out(
-        self, tickets: Sequence[Ticket], vectors: Sequence[bytes], tokens: int | None
-    ) -> None:
-        sizes = [ticket.size for ticket in tickets]
-        # With a tokenizer of the model the count is exact already.
-        if tokens is None or tokens > openai.USAGE_TOKENS_MAX or self._tokenizer:
-            counted = sizes
-        else:
-            counted = divide(tokens, sizes)
-        for ticket, vector, size in zip(tickets, vectors, counted, strict=True):
-            work, index = self._items[ticket.id]
-            work.vectors[index] = vector
-            work.tokens += size
-            work.left -= 1
-            work.cost += self._finish(ticket, Outcome.COMPLETED, cost=self.model.cost.used(size, 0))
-            if work.left == 0 and not work.done.done():
-                work.done.set_result(None)
-
-    def _fail(self, tickets: Sequence[Ticket], error: EngineError) -> None:
-        for ticket in tickets:
-            work, _ = self._items[ticket.id]
-            work.cost += self._finish(ticket, Outcome.FAILED, executed=error.executed)
-            work.fail(error)
-
-    def _finish(
-        self, ticket: Ticket, outcome: Outcome, *, cost: int | None = None, executed: bool = True
-    ) -> int:
-        """Settle a text for good and return what it cost."""
-        del self._items[ticket.id]
-        ended = self.turns.finish(ticket.id, outcome, cost=cost, executed=executed)
-        backlog = self.turns.scheduler.queued > 0
-        self.pace.finished(1, self._clock.now_us(), backlog=backlog)
-        return ended.cost
+    first, *others = (memoryview(vector).cast("f").tolist() for vector in vectors)
+    length = math.hypot(*first)
+    scores = []
+    for other in others:
+        lengths = length * math.hypot(*other)
+        scores.append(sum(map(mul, first, other)) / lengths if lengths else 0.0)
+    return scores
 
 
-def divide(total: int, sizes: Sequence[int]) -> list[int]:
-    """Divide a count among items in proportion to their sizes; each gets at least 1.
-
-    The parts add up to ``total`` where that is at least one for each item.
-    """
-    parts = []
-    size_left = sum(sizes)
-    for number, size in enumerate(sizes):
-        later = len(sizes) - number - 1
-        part = max(1, min(total - later, total * size // size_left))
-        parts.append(part)
-        total -= part
-        size_left -= size
-    return parts
+def _numbers(embedded: Embedded) -> int:
+    return len(embedded.vectors) * len(embedded.vectors[0]) // 4
 
 
-def _invalid_input(index: int, problem: str, hint: str = "") -> RequestError:
-    where = f"input[{index}]"
-    return RequestError(400, "invalid_value", f"`{where}` {problem}.", param=where, hint=hint)
+def _embeddings(request: EmbeddingsRequest, embedded: Embedded) -> Answer:
+    body = openai.embeddings_answer(
+        request.model, embedded.vectors, embedded.tokens, as_base64=request.base64
+    )
+    return Answer(200, body)

@@ -13,8 +13,9 @@ from taketurns.core.snapshot import PoolSnapshot
 from taketurns.dialects import openai
 from taketurns.errors import EngineBrokenError, RequestError, TaketurnsError
 from taketurns.gateway.auth import Authenticator, active_tenants, key_stores
+from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.build import Pools, build_pools
-from taketurns.gateway.embeddings import EmbeddingPool
+from taketurns.gateway.embeddings import ANSWERS
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import Caller
@@ -30,6 +31,8 @@ LOG = logging.getLogger(__name__)
 
 Handle = Callable[[Exchange], Awaitable[Answer | None]]
 
+REQUESTS_LISTED_MAX = 1_000
+
 WAIT_MS_MAX = 86_400_000
 
 
@@ -41,7 +44,7 @@ class Gateway:
         clock: The process's clock.
 
     Attributes:
-        active: Exchanges under way.
+        active: Exchanges under way, by the task that handles each.
         ready: False once it's to get nothing new.
         draining: True once it takes nothing new.
     """
@@ -52,7 +55,7 @@ class Gateway:
         self.metrics = Metrics(config.tenants, self.snapshots, VERSION)
         self.ready = True
         self.draining = False
-        self.active: set[asyncio.Task[object]] = set()
+        self.active: dict[asyncio.Task[object], Exchange] = {}
         self._stopped = False
         self._clock = clock
         self._auth = Authenticator(key_stores(config), active_tenants(config))
@@ -62,9 +65,10 @@ class Gateway:
             "/v1/chat/completions": {"POST": self._serving("chat")},
             "/v1/completions": {"POST": self._serving("completions")},
             "/v1/embeddings": {"POST": self._serving("embeddings")},
+            "/v1/rerank": {"POST": self._serving("rerank")},
             "/v1/models": {"GET": self._models},
-            "/livez": {"GET": self.answer_live},
-            "/readyz": {"GET": self.answer_ready},
+            "/livez": {"GET": self.answer_live, "HEAD": self.answer_live},
+            "/readyz": {"GET": self.answer_ready, "HEAD": self.answer_ready},
         }
 
     async def start(self, tasks: asyncio.TaskGroup, log: LogWriter) -> None:
@@ -85,9 +89,7 @@ class Gateway:
     async def aclose(self) -> None:
         """Stop the engines with whatever still runs there."""
         for pool in self.pools.all().values():
-            pool.turns.close()
-            for engine in pool.engines.values():
-                await engine.aclose()
+            await pool.aclose()
 
     def announce_stop(self) -> None:
         """Say that it's not ready; what comes all the same is taken."""
@@ -102,8 +104,25 @@ class Gateway:
     def break_off(self) -> None:
         """End what is still under way: who waits is told so, what runs is cut off."""
         self._stopped = True
-        for task in self.active:
+        for task in list(self.active):
             task.cancel()
+
+    def requests(self) -> list[dict[str, object]]:
+        """Return the requests under way, the oldest first, at most ``REQUESTS_LISTED_MAX``."""
+        now_us = self._clock.now_us()
+        exchanges = sorted(self.active.values(), key=lambda exchange: exchange.arrived_us)
+        return [
+            {
+                "request_id": exchange.record.request_id,
+                "tenant": exchange.record.tenant,
+                "endpoint": exchange.record.endpoint,
+                "model": exchange.record.model,
+                "engine": exchange.record.engine,
+                "items": exchange.record.items,
+                "age_s": s_from_us(now_us - exchange.arrived_us),
+            }
+            for exchange in exchanges[:REQUESTS_LISTED_MAX]
+        ]
 
     def snapshots(self) -> dict[str, PoolSnapshot]:
         """Return each pool's state by its model."""
@@ -113,13 +132,13 @@ class Gateway:
         """Answer one request, whatever happens."""
         task = asyncio.current_task()
         assert task is not None, "a request is handled in a task of its own"
-        self.active.add(task)
+        self.active[task] = exchange
         try:
             answer = await self._handle(exchange, task)
             if answer is not None:
                 await self._send(exchange, answer)
         finally:
-            self.active.discard(task)
+            del self.active[task]
             self._record(exchange)
 
     async def _handle(self, exchange: Exchange, task: "asyncio.Task[object]") -> Answer | None:
@@ -220,6 +239,8 @@ class Gateway:
             body = await exchange.peer.read_body(self.config.server.body_bytes_max)
             pool = self._pool(openai.model_of(body), endpoint, caller.tenant)
             exchange.record.model = pool.model.name
+            if isinstance(pool, EmbeddingPool):
+                return await ANSWERS[endpoint](pool, exchange, body, caller)
             return await pool.answer(exchange, body, caller)
 
         return handle

@@ -27,8 +27,8 @@ ANSWER_BYTES_MAX = 64 * 1024 * 1024
 REFUSAL_BYTES_MAX = 64 * 1024
 """How much of an engine's error is kept."""
 
+STREAM_TYPE = "text/event-stream"
 STREAM_HEADERS = {
-    "Content-Type": "text/event-stream",
     "Cache-Control": "no-cache",
     # nginx holds streams back otherwise.
     "X-Accel-Buffering": "no",
@@ -72,6 +72,12 @@ class GenerationPool:
         """Begin: from here on turns are granted."""
         for engine, config in zip(self.engines, self.model.section.engines, strict=True):
             self.turns.set_engine(engine, config.slots)
+
+    async def aclose(self) -> None:
+        """Stop deciding, and stop the engines with whatever runs there."""
+        self.turns.close()
+        for engine in self.engines.values():
+            await engine.aclose()
 
     async def answer(self, exchange: Exchange, body: bytes, caller: Caller) -> Answer | None:
         """Answer a chat or completions request; None where the answer was streamed.
@@ -158,7 +164,11 @@ class GenerationPool:
                 async for chunk in chunks:
                     if exchange.sent_us is None:
                         exchange.sent_us = self._clock.now_us()
-                        await exchange.peer.start(answer.status, STREAM_HEADERS)
+                        # An engine may answer whole though it was asked for a stream.
+                        kind = answer.headers.get("content-type", STREAM_TYPE)
+                        await exchange.peer.start(
+                            answer.status, {**STREAM_HEADERS, "Content-Type": kind}
+                        )
                     await exchange.peer.write(chunk)
                     for payload in reader.feed(chunk):
                         tokens += 1
