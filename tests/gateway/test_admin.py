@@ -191,7 +191,7 @@ def test_an_embeddings_request_is_explained_by_its_own_id(play, embed_model):
         engine = site.engines["cpu-0"]
         engine.hold()
         first = site.start(site.embed(["a"]))
-        await engine.calls.reached(1)
+        await engine.executed.reached(1)
         waiting = site.start(site.embed(["b", "c"], tenant="globex"))
         await site.queued("embed", 2)
         request_id = (await site.admin("/requests", TOKEN)).json[-1]["request_id"]
