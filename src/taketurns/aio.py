@@ -173,6 +173,10 @@ class Turns:
         """Set a tenant's weight and cap."""
         self._dispatcher.set_tenant(tenant)
 
+    def set_quantum(self, quantum: int) -> None:
+        """Set the quantum."""
+        self._dispatcher.set_quantum(quantum)
+
     def set_engine(self, name: str, slots: int) -> None:
         """Add an engine, or change how many slots it has."""
         self._dispatcher.set_engine(name, slots)

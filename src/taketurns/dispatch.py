@@ -93,6 +93,11 @@ class Dispatcher:
         self.scheduler.set_tenant(tenant)
         self.pump()
 
+    def set_quantum(self, quantum: int) -> None:
+        """Set the quantum."""
+        self.scheduler.set_quantum(quantum)
+        self.pump()
+
     def set_engine(self, name: str, slots: int) -> None:
         """Add an engine or resize it."""
         self.scheduler.set_engine(name, slots)

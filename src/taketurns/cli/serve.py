@@ -4,7 +4,8 @@
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -40,23 +41,28 @@ def serve(
     ] = None,
 ) -> None:
     """Serve the models of a configuration to its tenants, until SIGTERM or Ctrl-C."""
-    from taketurns.config.load import load
-
     if (config_file is None) != quickstart:
         raise typer.BadParameter("give either a CONFIG file or --quickstart")
-    keys: dict[str, str] = {}
-    if config_file is None:
-        config, keys = quickstart_config()
-    else:
-        config = load(config_file)
     given = {"host": host, "port": port, "admin_port": admin_port, "log": log}
     changes = {name: value for name, value in given.items() if value is not None}
-    if changes:
+    keys: dict[str, str] = {}
+    reread: Callable[[], Config] | None = None
+    if config_file is None:
+        config, keys = quickstart_config()
         config = with_server(config, changes)
+    else:
+        reread = partial(_load_with, config_file, changes)
+        config = reread()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    run_gateway(config, keys)
+    run_gateway(config, keys, reread)
+
+
+def _load_with(file: Path, changes: Mapping[str, object]) -> "Config":
+    from taketurns.config.load import load
+
+    return with_server(load(file), changes)
 
 
 def quickstart_config() -> "tuple[Config, dict[str, str]]":
@@ -82,6 +88,8 @@ def with_server(config: "Config", changes: Mapping[str, object]) -> "Config":
     from taketurns.config.model import ServerConfig
     from taketurns.errors import ConfigError, ConfigFault
 
+    if not changes:
+        return config
     try:
         server = ServerConfig.model_validate({**config.server.model_dump(), **changes})
     except ValidationError as error:
@@ -93,7 +101,9 @@ def with_server(config: "Config", changes: Mapping[str, object]) -> "Config":
     return config.model_copy(update={"server": server})
 
 
-def run_gateway(config: "Config", keys: dict[str, str]) -> None:
+def run_gateway(
+    config: "Config", keys: dict[str, str], reread: "Callable[[], Config] | None" = None
+) -> None:
     """Run a gateway until it's told to stop."""
     from taketurns.gateway.run import run
 
@@ -105,9 +115,9 @@ def run_gateway(config: "Config", keys: dict[str, str]) -> None:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(run(config, on_ready))
+        asyncio.run(run(config, on_ready, reread=reread))
     else:
-        uvloop.run(run(config, on_ready))
+        uvloop.run(run(config, on_ready, reread=reread))
 
 
 def greeting(config: "Config", keys: dict[str, str], port: int, admin_port: int) -> list[str]:
@@ -129,7 +139,7 @@ def greeting(config: "Config", keys: dict[str, str], port: int, admin_port: int)
             """    -d '{"model": "minilm", "input": ["fair", "unfair"]}'""",
             f"  curl -N {url}/v1/chat/completions -H 'Authorization: Bearer {second}' \\",
             "    -H 'Content-Type: application/json' \\",
-            '    -d \'{"model": "smollm2", "stream": true, "max_tokens": 64, \\',
+            '    -d \'{"model": "smollm2", "stream": true, "max_tokens": 64,',
             f"""         "messages": {CHAT_MESSAGES}}}'""",
             "",
             "Stop with Ctrl-C.",

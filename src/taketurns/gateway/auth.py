@@ -149,6 +149,11 @@ class Authenticator:
             raise _refusal()
         return record.tenant
 
+    def close(self) -> None:
+        """Close the stores; the next look-up opens them again."""
+        for store in self._stores:
+            store.close()
+
     def _record(self, public_id: str, now_us: int) -> KeyRecord | None:
         cached = self._cache.get(public_id)
         if cached is not None and now_us < cached.expires_us:

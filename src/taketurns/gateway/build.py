@@ -50,13 +50,7 @@ def build_pools(config: Config, clock: Clock, on_batch: Callable[[str, int], Non
     built = Pools({}, {})
     for name, section in config.models.items():
         pool = facts.pool(config, name)
-        model = ServedModel(
-            name=name,
-            section=section,
-            tenants=frozenset(tenant.name for tenant in pool.tenants),
-            queue_timeout_us=pool.queue_timeout_us,
-            cost=COST_MODELS[section.cost_or_default],
-        )
+        model = served_model(config, name)
         names = facts.engine_names(section)
         if section.kind == "generation":
             built.generation[name] = GenerationPool(
@@ -85,6 +79,19 @@ def build_pools(config: Config, clock: Clock, on_batch: Callable[[str, int], Non
                 on_batch=on_batch,
             )
     return built
+
+
+def served_model(config: Config, name: str) -> ServedModel:
+    """Return what a configuration says of a model."""
+    section = config.models[name]
+    pool = facts.pool(config, name)
+    return ServedModel(
+        name=name,
+        section=section,
+        tenants=frozenset(tenant.name for tenant in pool.tenants),
+        queue_timeout_us=pool.queue_timeout_us,
+        cost=COST_MODELS[section.cost_or_default],
+    )
 
 
 def _generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> GenerationEngine:

@@ -11,7 +11,7 @@ from taketurns.core.decision import Outcome
 from taketurns.core.model import PRIORITY_DEFAULT, PRIORITY_MAX
 from taketurns.core.snapshot import PoolSnapshot
 from taketurns.dialects import openai
-from taketurns.errors import EngineBrokenError, RequestError, TaketurnsError
+from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
 from taketurns.gateway.auth import Authenticator, active_tenants, key_stores
 from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.build import Pools, build_pools
@@ -20,6 +20,7 @@ from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import Caller
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
+from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.ports.clock import Clock
 from taketurns.system import wall_time_s
 from taketurns.telemetry.metrics import Metrics
@@ -90,6 +91,29 @@ class Gateway:
         """Stop the engines with whatever still runs there."""
         for pool in self.pools.all().values():
             await pool.aclose()
+        self._auth.close()
+
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Change the configuration if that can be done as a whole; else say why and keep it.
+
+        Args:
+            read: Reads the new configuration.
+        """
+        try:
+            config = read()
+            check_reload(self.config, config)
+        except ConfigError as error:
+            self.metrics.reloaded.set(0)
+            for fault in error.faults:
+                LOG.error("reload refused: %s", fault)  # noqa: TRY400 - the fault says it all
+            return
+        self.config = config
+        self._auth.close()
+        self._auth = Authenticator(key_stores(config), active_tenants(config))
+        self.metrics.know(config.tenants)
+        apply_reload(self.pools, config)
+        self.metrics.reloaded.set(1)
+        LOG.info("reloaded the configuration")
 
     def announce_stop(self) -> None:
         """Say that it's not ready; what comes all the same is taken."""

@@ -40,6 +40,7 @@ async def run(
     on_ready: Callable[[Running], None],
     *,
     handle_signals: bool = True,
+    reread: Callable[[], Config] | None = None,
 ) -> None:
     """Serve until told to stop, then drain.
 
@@ -50,7 +51,8 @@ async def run(
     Args:
         config: A configuration without faults.
         on_ready: Called once it serves.
-        handle_signals: Stop on SIGTERM and SIGINT.
+        handle_signals: Stop on SIGTERM and SIGINT, and reload on SIGHUP.
+        reread: Reads the configuration anew; None: SIGHUP is ignored.
 
     Raises:
         StartError: It can't start: a port, a package, a file.
@@ -83,6 +85,7 @@ async def run(
                 )
                 if handle_signals:
                     _watch_signals(loop, stop, now)
+                    _watch_reload(loop, gateway, reread)
                 on_ready(Running(gateway, port, admin_port, stop))
                 await stop.wait()
                 await _drain(gateway, tasks, now, server)
@@ -110,6 +113,18 @@ def _watch_signals(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal)
+
+
+def _watch_reload(
+    loop: asyncio.AbstractEventLoop, gateway: Gateway, reread: Callable[[], Config] | None
+) -> None:
+    def on_signal() -> None:
+        if reread is None:
+            LOG.warning("there is no configuration file to reload")
+        else:
+            gateway.reload(reread)
+
+    loop.add_signal_handler(signal.SIGHUP, on_signal)
 
 
 async def _drain(

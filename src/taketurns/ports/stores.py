@@ -57,6 +57,10 @@ class KeyStore(Protocol):
         """Return all keys, the oldest first, those of one second by public id."""
         ...
 
+    def close(self) -> None:
+        """Give back what is held open; the next call opens it again."""
+        ...
+
     def revoke(self, public_id: str, *, revoked_s: int) -> KeyRecord | None:
         """Revoke a key; one that was revoked before keeps its first time.
 

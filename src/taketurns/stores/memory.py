@@ -36,6 +36,9 @@ class MemoryKeyStore:
     def list(self) -> tuple[KeyRecord, ...]:
         return tuple(sorted(self._record_by_id.values(), key=lambda r: (r.created_s, r.public_id)))
 
+    def close(self) -> None:
+        """Do nothing: what is in memory stays."""
+
     def revoke(self, public_id: str, *, revoked_s: int) -> KeyRecord | None:
         record = self._record_by_id.get(public_id)
         if record is not None and record.revoked_s is None:

@@ -93,7 +93,8 @@ class Metrics:
 
     def __init__(self, tenants: Iterable[str], snapshots: Snapshots, version: str) -> None:
         self._registry = registry = CollectorRegistry()
-        self._tenants = frozenset(sorted(tenants)[:TENANTS_MAX])
+        self._tenants: frozenset[str] = frozenset()
+        self.know(tenants)
         registry.register(_PoolCollector(snapshots, self._tenant_label))
         request_labels = ["model", "endpoint", "tier", "tenant"]
         self._requests = Counter(
@@ -147,8 +148,19 @@ class Metrics:
         self.log_broken = Gauge(
             "taketurns_log_broken", "1 once the request log can't be written.", registry=registry
         )
+        self.reloaded = Gauge(
+            "taketurns_config_last_reload_successful",
+            "1 unless the last reload of the configuration was refused.",
+            registry=registry,
+        )
+        self.reloaded.set(1)
         info = Gauge("taketurns_build_info", "Always 1.", ["version"], registry=registry)
         info.labels(version).set(1)
+
+    def know(self, tenants: Iterable[str]) -> None:
+        """Give more tenants labels of their own, as long as there are any left."""
+        room = TENANTS_MAX - len(self._tenants)
+        self._tenants |= set(sorted(set(tenants) - self._tenants)[:room])
 
     def count(self, record: RequestRecord) -> None:
         """Count a request that has ended."""

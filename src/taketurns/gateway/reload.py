@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Changes the configuration of a gateway that runs: all of it, or nothing.
+
+What can change without a restart: the tenants (new ones, their tiers, weights,
+caps, keys), how long tiers let requests wait, who may use a model, its
+quantum, and how many slots its engines have. A file that changes anything
+else is refused whole, and the configuration in force stays.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from taketurns.config import pools as facts
+from taketurns.config.model import Config
+from taketurns.errors import ConfigError, ConfigFault
+from taketurns.gateway.build import Pools, served_model
+
+CHANGEABLE = (
+    ("tenants",),
+    ("tiers", "*", "queue_timeout"),
+    ("models", "*", "tenants"),
+    ("models", "*", "quantum"),
+    ("models", "*", "engines", "*", "slots"),
+)
+"""Paths that a reload may change, with all that is under them."""
+
+RESTART = "Restart the gateway for this, or change it back."
+
+
+def check_reload(old: Config, new: Config) -> None:
+    """See that two configurations differ only in what can change.
+
+    Raises:
+        ConfigError: They differ elsewhere; it names every such place.
+    """
+    faults = [
+        ConfigFault(".".join(path), "can't change while the gateway runs", hint=RESTART)
+        for path in _differences((), old.model_dump(), new.model_dump())
+    ]
+    if faults:
+        raise ConfigError(faults)
+
+
+def apply_reload(pools: Pools, config: Config) -> None:
+    """Let pools go by another configuration, which :func:`check_reload` has passed.
+
+    Tickets that wait keep their tier; all else holds from the next decision on.
+    """
+    for name, pool in pools.all().items():
+        section = config.models[name]
+        wanted = facts.pool(config, name)
+        pool.model = served_model(config, name)
+        pool.turns.set_quantum(wanted.rules.quantum)
+        for tenant in wanted.tenants:
+            pool.turns.set_tenant(tenant)
+        for engine, part in zip(facts.engine_names(section), section.engines, strict=True):
+            pool.turns.set_engine(engine, part.slots)
+
+
+def _differences(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the paths at which two configurations differ where they must not."""
+    if old == new or any(_covers(pattern, path) for pattern in CHANGEABLE):
+        return
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys():
+        for key in old:
+            yield from _differences((*path, str(key)), old[key], new[key])
+    elif isinstance(old, tuple) and isinstance(new, tuple) and len(old) == len(new):
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            yield from _differences((*path, str(index)), before, after)
+    else:
+        yield path
+
+
+def _covers(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    return len(pattern) == len(path) and all(
+        wanted in {"*", part} for wanted, part in zip(pattern, path, strict=True)
+    )

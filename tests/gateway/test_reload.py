@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reload changes the configuration whole or not at all, and never the requests under way."""
+
+import pytest
+
+from taketurns.config.model import Config
+from taketurns.core.model import Tenant
+from taketurns.errors import ConfigError, ConfigFault
+from taketurns.gateway.auth import mint
+from taketurns.gateway.reload import check_reload
+
+
+def changed(config, **sections):
+    """Return a configuration with other sections, merged two levels deep."""
+    data = config.model_dump(exclude_unset=True)
+    for section, entries in sections.items():
+        for name, fields in entries.items():
+            data[section][name] = {**data[section].get(name, {}), **fields}
+    return Config.model_validate(data)
+
+
+def reload(site, **sections):
+    wanted = changed(site.gateway.config, **sections)
+    site.gateway.reload(lambda: wanted)
+    return site.gateway.config is wanted
+
+
+def test_a_new_tenant_is_served_and_a_suspended_one_is_not(play):
+    async def scenario(site):
+        key = mint()
+        assert reload(
+            site,
+            tenants={
+                "newcomer": {"tier": "production", "keys": (key.line,)},
+                "globex": {"suspended": True},
+            },
+        )
+        site.keys["newcomer"] = key.key
+        assert (await site.chat(tenant="newcomer")).status == 200
+        assert (await site.chat(tenant="globex")).status == 401
+        assert (await site.chat(tenant="acme")).status == 200
+        assert site.records[0].tenant == "newcomer"
+
+    play(scenario)
+
+
+def test_more_slots_start_what_waits_and_fewer_take_nothing_back(play, chat_model):
+    async def scenario(site):
+        held = await site.fill()
+        waiting = [site.start(site.chat()) for _ in range(2)]
+        await site.queued("chat", 2)
+        engines = site.gateway.config.model_dump(exclude_unset=True)["models"]["chat"]["engines"]
+        assert reload(site, models={"chat": {"engines": ({**engines[0], "slots": 3},)}})
+        await site.queued("chat", 1)
+        assert site.scheduler("chat").running == 3
+        assert reload(site, models={"chat": {"engines": ({**engines[0], "slots": 1},)}})
+        assert site.scheduler("chat").running == 3
+        site.engines["gpu-0"].release()
+        for task in [*held, *waiting]:
+            assert (await task).status == 200
+
+    play(scenario, models={"chat": chat_model()})
+
+
+def test_weights_caps_and_the_quantum_that_follows_them_hold_at_once(play):
+    async def scenario(site):
+        held = await site.fill()
+        assert reload(site, tenants={"globex": {"weight": 4, "parallel": 2}})
+        scheduler = site.scheduler("chat")
+        (row,) = scheduler.snapshot().tiers[0].tenants
+        assert (row.tenant, row.weight, row.cap) == ("globex", 4, 2)
+        ring = scheduler._tiers.states[0].ring
+        # A quantum is one request over the largest weight.
+        assert ring.quantum == 1000 // 4
+        assert scheduler._tenants["globex"] == Tenant("globex", 4, 2)
+        site.engines["gpu-0"].release()
+        for task in held:
+            assert (await task).status == 200
+
+    play(scenario)
+
+
+def test_what_cant_change_is_refused_whole_and_named(play):
+    async def scenario(site):
+        before = site.gateway.config
+        assert not reload(
+            site,
+            tenants={"acme": {"weight": 9}},
+            models={"chat": {"endpoints": ("chat",), "queue_max": 7}},
+            tiers={"trial": {"floor": "5%"}},
+        )
+        assert site.gateway.config is before
+        metrics = (await site.admin("/metrics")).body.decode()
+        assert "taketurns_config_last_reload_successful 0.0" in metrics
+        assert reload(site, tenants={"acme": {"weight": 9}})
+        metrics = (await site.admin("/metrics")).body.decode()
+        assert "taketurns_config_last_reload_successful 1.0" in metrics
+        assert (await site.chat()).status == 200
+
+    play(scenario)
+
+
+def test_a_file_with_faults_changes_nothing(play):
+    async def scenario(site):
+        before = site.gateway.config
+
+        def read():
+            raise ConfigError([ConfigFault("tenants", "is missing")])
+
+        site.gateway.reload(read)
+        assert site.gateway.config is before
+        assert (await site.chat()).status == 200
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("sections", "paths"),
+    [
+        ({"tenants": {"acme": {"weight": 2}}}, []),
+        ({"tiers": {"trial": {"queue_timeout": 1}}}, []),
+        ({"models": {"chat": {"tenants": ("acme",), "quantum": 5}}}, []),
+        ({"models": {"chat": {"queue_max": 1}}}, ["models.chat.queue_max"]),
+        ({"tiers": {"trial": {"floor": "5%", "queue_timeout": 2}}}, ["tiers.trial.floor"]),
+        ({"tiers": {"gold": {"rank": 7}}}, ["tiers"]),
+        ({"models": {"chat": {"cost": "tokens"}}}, ["models.chat.cost"]),
+        (
+            {"models": {"chat": {"engines": ({"url": "http://fake:1"},)}}},
+            ["models.chat.engines.0.name"],
+        ),
+        ({"models": {"chat": {"engines": ({"url": "http://a"}, {"url": "http://b"})}}}, None),
+    ],
+)
+def test_every_place_that_cant_change_is_named(play, sections, paths):
+    async def scenario(site):
+        new = changed(site.gateway.config, **sections)
+        if paths == []:
+            check_reload(site.gateway.config, new)
+            return
+        with pytest.raises(ConfigError) as raised:
+            check_reload(site.gateway.config, new)
+        found = [fault.path for fault in raised.value.faults]
+        assert found == (paths or ["models.chat.engines"])
+        assert "Restart" in raised.value.faults[0].hint
+
+    play(scenario)
