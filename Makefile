@@ -42,10 +42,10 @@ proof: setup  ## Run the long versions by hand: many seeds, large numbers
 	HYPOTHESIS_PROFILE=proof TAKETURNS_PROOF=1 $(BIN)/python -m pytest -q $(ARGS)
 
 demo: setup  ## Show the noisy neighbour, with the scheduler and with one shared queue
-	@$(BIN)/taketurns demo $(ARGS)
+	@$(BIN)/taketurns demo --record benchmarks/results/demo.json $(ARGS)
 
 bench: setup  ## Measure the scheduler; the figures go to benchmarks/results/
-	@$(BIN)/python benchmarks/scheduler.py $(ARGS)
+	@$(BIN)/python benchmarks/scheduler.py --record benchmarks/results/scheduler.json $(ARGS)
 
 lock: setup  ## Pin what is installed in constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \

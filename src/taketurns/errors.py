@@ -114,6 +114,10 @@ class EngineBrokenError(EngineError):
     code = "engine_broken_answer"
 
 
+REFUSED_UNEXECUTED = frozenset({400, 404, 413, 422, 429, 503})
+"""Statuses that an engine answers before it does any work."""
+
+
 class EngineRefusedError(EngineError):
     """The engine answered with an error status of its own.
 
@@ -128,8 +132,7 @@ class EngineRefusedError(EngineError):
         super().__init__(engine, f"engine answered {status}")
         self.status = status
         self.body = body
-        # These two are said before any work is done (see failures in docs/).
-        self.executed = status not in {429, 503}
+        self.executed = status not in REFUSED_UNEXECUTED
 
 
 class RequestError(TaketurnsError):

@@ -224,7 +224,13 @@ BAD = {
     ),
     "endpoints": (
         model("").replace("[chat]", "[chat, embeding]"),
-        [("models.m.endpoints[1]", 'embeddings or rerank, got "embeding"', "Did you mean embeddings?")],
+        [
+            (
+                "models.m.endpoints[1]",
+                'embeddings or rerank, got "embeding"',
+                "Did you mean embeddings?",
+            )
+        ],
     ),
     "endpoints twice": (
         model("").replace("[chat]", "[chat, chat]"),

@@ -68,7 +68,9 @@ def test_rules_carry_what_the_file_says(small):
     assert made["chat"].rules == PoolRules(
         quantum=1000, tenant_queue_max=5, queue_max=50, debt_rounds=9, shared_queue=True
     )
-    assert made["emb"].rules == PoolRules(quantum=10, min_charge=1, batch=BatchRules(80, 4, padded=True))
+    assert made["emb"].rules == PoolRules(
+        quantum=10, min_charge=1, batch=BatchRules(80, 4, padded=True)
+    )
 
 
 def test_a_pool_knows_the_tenants_that_may_use_it_and_caps_generation_only(small):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The embedded MiniLM gives sensible vectors, refuses what it can't embed, and leaves the loop free."""
+"""The embedded MiniLM gives sensible vectors, refuses what it can not embed, frees the loop."""
 
 import asyncio
 import json

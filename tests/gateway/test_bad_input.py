@@ -85,6 +85,9 @@ def test_a_store_of_keys_that_does_not_answer_is_503_and_keys_of_the_file_still_
         def get(self, public_id):
             raise StoreUnavailableError("down")
 
+        def close(self):
+            pass
+
     async def scenario(site):
         site.gateway._auth._stores = (*site.gateway._auth._stores, Down())
         reply = await site.chat(tenant=None, headers={"Authorization": f"Bearer {mint().key}"})

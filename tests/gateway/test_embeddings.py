@@ -385,7 +385,10 @@ def test_an_engine_that_can_not_be_reached_costs_nothing_and_says_so(play, embed
         assert (reply.status, reply.error["code"]) == (503, "no_capacity")
         assert reply.headers["x-request-executed"] == "no"
         assert site.records[0].cost == 0
+        # For a moment nobody waits for an engine that isn't there.
+        assert (await site.embed(["meanwhile"])).error["code"] == "no_capacity"
         await site.backends[0].listen()
+        await site.until(lambda: site.pool("embed").availability.any)
         assert vectors_of(await site.embed(["two"])) == own(["two"])
 
     play(scenario, backends=1, models=http_model(embed_model))

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from taketurns.errors import (
+    REFUSED_UNEXECUTED,
     EngineBrokenError,
     EngineTimeoutError,
     EngineUnavailableError,
@@ -185,7 +186,7 @@ def test_an_engines_error_status_is_told_apart(
             assert "staged" not in reply.error["message"]
         (record,) = site.records
         assert (record.outcome, record.status, record.code) == ("failed", status, code)
-        assert (record.cost > 0) is (engine_status not in {429, 503})
+        assert (record.cost > 0) is (engine_status not in REFUSED_UNEXECUTED)
         assert (await site.chat()).status == 200
 
     play(scenario, backends=1, models=backend_model(chat_model))

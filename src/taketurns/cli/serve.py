@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from taketurns.config.model import Config
     from taketurns.gateway.run import Running
 
-CHAT_MESSAGES = '[{"role": "user", "content": "What is fair queuing?"}]'
+CHAT_BODY = (
+    '{"model": "smollm2", "stream": true, "max_tokens": 64, "messages": '
+    '[{"role": "user", "content": "What is fair queuing?"}]}'
+)
 QUICKSTART_TENANTS = ("acme", "initech")
 
 
@@ -139,8 +142,7 @@ def greeting(config: "Config", keys: dict[str, str], port: int, admin_port: int)
             """    -d '{"model": "minilm", "input": ["fair", "unfair"]}'""",
             f"  curl -N {url}/v1/chat/completions -H 'Authorization: Bearer {second}' \\",
             "    -H 'Content-Type: application/json' \\",
-            '    -d \'{"model": "smollm2", "stream": true, "max_tokens": 64,',
-            f"""         "messages": {CHAT_MESSAGES}}}'""",
+            f"    -d '{CHAT_BODY}'",
             "",
             "Stop with Ctrl-C.",
             "",

@@ -23,7 +23,8 @@ class Ticket(NamedTuple):
         size: Tokens that count against a batch's budget; at least 1. Without
             batches it means nothing.
         priority: 0 first, 999 last, among the tenant's own tickets.
-        deadline_us: Expires when the clock reaches it while it waits; None: never.
+        deadline_us: Expires when the clock reaches it while it waits; None, or
+            2**53 - 1 and later: never.
         group: A batch is filled from one group only.
         arrived_us: When it arrived; for people and metrics only.
     """

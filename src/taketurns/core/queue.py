@@ -3,8 +3,8 @@
 
 A binary heap for each group of tickets. A ticket that is taken out of the
 middle stays in its heap as a dead entry until it comes to the top or until
-dead entries outnumber the living ones, so that memory stays within twice what
-the living ones need and every operation is O(log n), amortised over calls.
+dead entries outnumber the living ones by 16, so that memory stays within about
+twice what the living ones need and every operation is O(log n), amortised.
 """
 
 from collections.abc import Iterator
@@ -89,7 +89,7 @@ class TicketQueue:
         self.count -= 1
         self.cost -= entry[3].cost
         if self._dead or self._others:
-            self._clear_top(entry[3].group)
+            self._clear(entry[3].group)
         return entry
 
     def remove(self, entry: Entry) -> None:
@@ -101,10 +101,7 @@ class TicketQueue:
             self._dead = {}
         # An entry's identity is a sound key: the heap keeps the entry alive.
         self._dead[id(entry)] = entry
-        if len(self._dead) > self.count + 16:
-            self._compact()
-        else:
-            self._clear_top(ticket.group)
+        self._clear(ticket.group)
 
     def entries(self) -> Iterator[Entry]:
         """Yield the living entries, in no order."""
@@ -128,8 +125,14 @@ class TicketQueue:
         for heap in self._others.values():
             yield heap[0]
 
+    def _clear(self, group: str) -> None:
+        """Clear dead entries away: all where they prevail, else those on top of one heap."""
+        if self._dead and len(self._dead) > self.count + 16:
+            self._compact()
+        self._clear_top(group)
+
     def _clear_top(self, group: str) -> None:
-        """Let a living entry stand at the top of a group's heap, and drop the heap if it's empty."""
+        """Let a living entry stand at the top of a group's heap; drop the heap if it's empty."""
         heap = self._heap if group == self._group else self._others.get(group, [])
         dead = self._dead
         while dead and heap and id(heap[0]) in dead:

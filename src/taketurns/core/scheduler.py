@@ -11,16 +11,17 @@ Every ticket that was accepted ends in exactly one way: expired or cancelled
 while it waited, or through :meth:`Scheduler.finish` once it was granted.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from heapq import heapify, heappop, heappush
+from functools import partial
 
-from taketurns.core.batch import OpenBatch
+from taketurns.core.deadlines import Deadlines
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, Refused
-from taketurns.core.model import BatchRules, PoolRules, Tenant, Ticket, Tier
+from taketurns.core.filling import fill
+from taketurns.core.flow import OUT, Flow
+from taketurns.core.model import PoolRules, Tenant, Ticket, Tier
 from taketurns.core.queue import NEVER_US, Entry, entry_of
-from taketurns.core.ring import OUT, Flow, Ring
+from taketurns.core.ring import Ring
 from taketurns.core.slots import EngineSlots, Slots
 from taketurns.core.snapshot import Explanation, PoolSnapshot, explain, snapshot
 from taketurns.core.tiers import Tiers, TierState
@@ -89,9 +90,7 @@ class Scheduler:
         self._running: dict[str, _Running] = {}
         # What stands charged for those whose charge was settled meanwhile.
         self._standing: dict[str, int] = {}
-        self._deadlines: list[tuple[int, int, Entry]] = []
-        self._deadlines_dead = 0
-        self._idle: OrderedDict[int, tuple[TierState, Flow]] = OrderedDict()
+        self._deadlines = Deadlines(self._waiting)
         self._arrivals = 0
         # Arrival numbers of waiting tickets that a batch passed over.
         self._passed: set[int] = set()
@@ -134,8 +133,7 @@ class Scheduler:
         if deadline_us is None:
             entry = (priority, NEVER_US, arrival, ticket)
         else:
-            entry = (priority, deadline_us, arrival, ticket)
-            heappush(self._deadlines, (deadline_us, arrival, entry))
+            entry = self._watched(ticket, arrival)
         waiting[ticket_id] = entry
         queue.push(entry)
         if flow.place == OUT and (flow.cap is None or flow.in_flight < flow.cap):
@@ -154,7 +152,7 @@ class Scheduler:
             return None
         self._withdraw(entry)
         if entry[1] != NEVER_US:
-            self._forget_deadline()
+            self._deadlines.forget()
         return entry[3]
 
     def change(self, ticket_id: str, *, priority: int, deadline_us: int | None) -> bool:
@@ -167,15 +165,13 @@ class Scheduler:
         if entry is None:
             return False
         ticket = entry[3]._replace(priority=priority, deadline_us=deadline_us)
-        moved = entry_of(ticket, entry[2])
+        moved = self._watched(ticket, entry[2])
         flow = self._flow_of(ticket)
         flow.queue.push(moved)
         flow.queue.remove(entry)
         self._waiting[ticket_id] = moved
         if entry[1] != NEVER_US:
-            self._forget_deadline()
-        if moved[1] != NEVER_US:
-            heappush(self._deadlines, (moved[1], moved[2], moved))
+            self._deadlines.forget()
         return True
 
     def advance(self, now_us: int) -> list[Expired | Granted]:
@@ -186,15 +182,10 @@ class Scheduler:
             the order in which they were decided.
         """
         decisions: list[Expired | Granted] = []
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_us:
-            entry = heappop(deadlines)[2]
-            if self._is_waiting(entry):
-                del self._waiting[entry[3].id]
-                self._withdraw(entry)
-                decisions.append(Expired(entry[3]))
-            else:
-                self._deadlines_dead -= 1
+        while (entry := self._deadlines.pop(now_us)) is not None:
+            del self._waiting[entry[3].id]
+            self._withdraw(entry)
+            decisions.append(Expired(entry[3]))
         slots = self._slots
         while slots.available:
             granted = self._grant(slots.pick())
@@ -205,13 +196,7 @@ class Scheduler:
 
     def next_wake_us(self) -> int | None:
         """Return when :meth:`advance` has to be called though nothing else happens."""
-        deadlines = self._deadlines
-        while deadlines:
-            if self._is_waiting(deadlines[0][2]):
-                return deadlines[0][0]
-            heappop(deadlines)
-            self._deadlines_dead -= 1
-        return None
+        return self._deadlines.next_us()
 
     def settle(self, ticket_id: str, cost: int) -> None:
         """Let a running ticket's charge stand at ``cost``: a top-up or a refund. O(log n).
@@ -265,7 +250,7 @@ class Scheduler:
                 if flow.cap is None or flow.in_flight < flow.cap:
                     state.ring.enter(flow)
             elif flow.in_flight == 0:
-                self._rest(state, flow)
+                state.rest(flow)
         slot.left -= 1
         if slot.left == 0:
             slot.holder.slots_held -= 1
@@ -286,7 +271,7 @@ class Scheduler:
             if flow.weight != tenant.weight:
                 state.ring.weigh(flow, tenant.weight)
             flow.cap = tenant.cap
-            self._place(state, flow)
+            state.place(flow)
 
     def set_quantum(self, quantum: int) -> None:
         """Set the quantum: every tenant is re-keyed. O(n log n).
@@ -351,56 +336,21 @@ class Scheduler:
         state.slots_held += 1
         self._slots.take(engine)
         slot = _Slot(engine, state)
-        ticket = self._dispatch(state, flow, None, slot)
+        ticket = self._dispatch(slot, state, flow, None)
         if self._batch is None:
             return Granted(engine.name, (ticket,))
-        return Granted(engine.name, self._fill(self._batch, ticket, slot))
+        dispatch = partial(self._dispatch, slot)
+        tickets = fill(self._batch, self._tiers, ticket, self._passed, dispatch)
+        return Granted(engine.name, tickets)
 
-    def _fill(self, rules: BatchRules, seed: Ticket, slot: _Slot) -> tuple[Ticket, ...]:
-        """Add items to a batch, in round robin order, until it's full or nothing fits.
-
-        A head that doesn't fit is passed over: its flow's turn stays open and
-        comes first in the next batch. One that was passed over before closes
-        the batch, so that it's overtaken in one batch at most.
-        """
-        batch = OpenBatch(rules)
-        tickets = [seed]
-        batch.add(seed.size)
-        group = seed.group
-        misfits_left = rules.misfits_max
-        cursors = [0] * len(self._tiers.states)
-        exhausted: set[TierState] = set()
-        while not batch.full:
-            state = self._tiers.choose(None, exhausted)
-            if state is None:
-                break
-            flow = _turn_in(state, cursors, group)
-            head = None if flow is None else flow.queue.head(group)
-            if flow is None or head is None:
-                exhausted.add(state)
-            elif batch.fits(head[3].size):
-                ticket = self._dispatch(state, flow, group, slot)
-                batch.add(ticket.size)
-                tickets.append(ticket)
-            else:
-                misfits_left -= 1
-                if head[2] in self._passed or misfits_left == 0:
-                    self._passed.add(head[2])
-                    break
-                self._passed.add(head[2])
-                cursors[state.rank] += 1
-        for state in self._tiers.states:
-            state.ring.restore()
-        return tuple(tickets)
-
-    def _dispatch(self, state: TierState, flow: Flow, group: str | None, slot: _Slot) -> Ticket:
+    def _dispatch(self, slot: _Slot, state: TierState, flow: Flow, group: str | None) -> Ticket:
         """Take a flow's first ticket, or its first of a group, and charge it."""
         queue = flow.queue
         entry = queue.pop(group)
         ticket = entry[3]
         del self._waiting[ticket.id]
         if entry[1] != NEVER_US:
-            self._forget_deadline()
+            self._deadlines.forget()
         if self._passed:
             self._passed.discard(entry[2])
         flow.in_flight += 1
@@ -425,6 +375,14 @@ class Scheduler:
         state.flows[flow.tenant] = flow
         return flow
 
+    def _watched(self, ticket: Ticket, arrival: int) -> Entry:
+        """Return a ticket's entry, its deadline watched."""
+        if ticket.deadline_us is None or ticket.deadline_us >= NEVER_US:
+            return entry_of(ticket._replace(deadline_us=None), arrival)
+        entry = entry_of(ticket, arrival)
+        self._deadlines.add(entry)
+        return entry
+
     def _flow_of(self, ticket: Ticket) -> Flow:
         name = EVERYBODY if self._rules.shared_queue else ticket.tenant
         return self._state_by_tier[ticket.tier].flows[name]
@@ -437,54 +395,6 @@ class Scheduler:
         self._passed.discard(entry[2])
         if flow.queue.count == 0:
             state = self._state_by_tier[ticket.tier]
-            self._place(state, flow)
+            state.place(flow)
             if flow.in_flight == 0:
-                self._rest(state, flow)
-
-    def _place(self, state: TierState, flow: Flow) -> None:
-        """Let a flow stand in the ring if it has tickets and is below its cap, else not."""
-        stands = flow.queue.count > 0 and not flow.capped
-        if stands and flow.place == OUT:
-            state.ring.enter(flow)
-        elif not stands and flow.place != OUT:
-            state.ring.leave(flow)
-
-    def _rest(self, state: TierState, flow: Flow) -> None:
-        """Keep an idle flow until it equals a fresh one, and forget two that do. O(1)."""
-        self._idle[id(flow)] = (state, flow)
-        for _ in range(2):
-            if not self._idle:
-                return
-            key, (its_state, idle) = self._idle.popitem(last=False)
-            if its_state.ring.is_fresh(idle):
-                del its_state.flows[idle.tenant]
-            elif idle.place == OUT and idle.queue.count == 0 and idle.in_flight == 0:
-                self._idle[key] = (its_state, idle)
-
-    def _is_waiting(self, entry: Entry) -> bool:
-        return self._waiting.get(entry[3].id) is entry
-
-    def _forget_deadline(self) -> None:
-        """Count a deadline whose ticket has left, and clear such out before they prevail."""
-        self._deadlines_dead += 1
-        if self._deadlines_dead > len(self._waiting) + 64:
-            self._deadlines = [item for item in self._deadlines if self._is_waiting(item[2])]
-            heapify(self._deadlines)
-            self._deadlines_dead = 0
-
-
-def _turn_in(state: TierState, cursors: list[int], group: str) -> Flow | None:
-    """Return the flow whose turn it is in a batch: open turns first, then one that begins.
-
-    Args:
-        state: The tier.
-        cursors: By rank, how many of its open turns have no ticket for this batch.
-        group: The batch's group.
-    """
-    turns = state.ring.turns
-    while cursors[state.rank] < len(turns):
-        flow = turns[cursors[state.rank]]
-        if flow.queue.head(group) is not None:
-            return flow
-        cursors[state.rank] += 1
-    return state.ring.begin(group)
+                state.rest(flow)

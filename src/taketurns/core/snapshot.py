@@ -3,8 +3,8 @@
 
 from typing import NamedTuple
 
+from taketurns.core.flow import NEW, OUT, TURN, Flow
 from taketurns.core.queue import Entry
-from taketurns.core.ring import NEW, OUT, TURN, Flow
 from taketurns.core.slots import Slots
 from taketurns.core.tiers import Tiers, TierState
 
@@ -177,7 +177,7 @@ def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
     trial = Tiers([_trial_state(state, own, name) for state in tiers.states])
     counts: dict[tuple[str, str, str], list[int]] = {}
     steps = 0
-    while steps < STEPS_MAX:
+    while True:
         state = trial.choose(None)
         assert state is not None, "the ticket itself waits in one of the rings"
         flow = state.ring.turns[0] if state.ring.turns else state.ring.begin()
@@ -185,9 +185,10 @@ def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
         head = flow.queue.head()
         assert head is not None, "a flow in the ring has a ticket"
         taken = flow.queue.pop(head[3].group)
-        if taken is entry:
+        complete = taken is entry
+        if complete or steps == STEPS_MAX:
             break
-        why = _why(taken, entry, state.rank - own.rank)
+        why = _why(taken, entry, state.rank - own.rank, same_queue=flow.tenant == name)
         count = counts.setdefault((taken[3].tenant, taken[3].tier, why), [0, 0])
         count[0] += 1
         count[1] += taken[3].cost
@@ -203,7 +204,7 @@ def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
         tickets_ahead=steps,
         cost_ahead=sum(item.cost for item in ahead),
         capped=capped,
-        complete=steps < STEPS_MAX,
+        complete=complete,
         ahead=tuple(ahead),
     )
 
@@ -220,12 +221,12 @@ def _trial_state(state: TierState, own: TierState, tenant: str) -> TierState:
     return trial
 
 
-def _why(taken: Entry, entry: Entry, rank_below: int) -> str:
+def _why(taken: Entry, entry: Entry, rank_below: int, *, same_queue: bool) -> str:
     if rank_below < 0:
         return "better tier"
     if rank_below > 0:
         return "floor of a lower tier"
-    if taken[3].tenant != entry[3].tenant:
+    if not same_queue:
         return "turns come first"
     if taken[0] < entry[0]:
         return "higher priority"

@@ -12,10 +12,12 @@ Bound: over any time in which a floor tier stays backlogged beside better ones,
 its charged cost is at least its share less one ticket.
 """
 
+from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
+from taketurns.core.flow import OUT, Flow
 from taketurns.core.model import Tier
-from taketurns.core.ring import Flow, Ring
+from taketurns.core.ring import Ring
 
 
 class TierState:
@@ -30,7 +32,7 @@ class TierState:
         floor_credit: In hundredths of a cost unit; above zero: goes first.
     """
 
-    __slots__ = ("floor_credit", "flows", "rank", "ring", "slots_held", "tier")
+    __slots__ = ("_idle", "floor_credit", "flows", "rank", "ring", "slots_held", "tier")
 
     def __init__(self, tier: Tier, rank: int, ring: Ring) -> None:
         self.tier = tier
@@ -39,11 +41,30 @@ class TierState:
         self.flows: dict[str, Flow] = {}
         self.slots_held = 0
         self.floor_credit = 0
+        self._idle: OrderedDict[str, Flow] = OrderedDict()
 
     def may_start(self, slots: int) -> bool:
         """Tell whether it holds less than its share of the pool's slots."""
         share = self.tier.slot_share_percent
         return share == 100 or self.slots_held < max(1, share * slots // 100)
+
+    def place(self, flow: Flow) -> None:
+        """Let a flow stand in the ring if it has tickets and is below its cap, else not."""
+        stands = flow.queue.count > 0 and not flow.capped
+        if stands and flow.place == OUT:
+            self.ring.enter(flow)
+        elif not stands and flow.place != OUT:
+            self.ring.leave(flow)
+
+    def rest(self, flow: Flow) -> None:
+        """Keep an idle flow until it equals a fresh one, and forget two that do. O(1)."""
+        self._idle[flow.tenant] = flow
+        for _ in range(min(2, len(self._idle))):
+            tenant, idle = self._idle.popitem(last=False)
+            if self.ring.is_fresh(idle):
+                del self.flows[tenant]
+            elif idle.place == OUT and idle.queue.count == 0 and idle.in_flight == 0:
+                self._idle[tenant] = idle
 
 
 class Tiers:

@@ -7,13 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from taketurns.aio import TurnExpiredError, Turns
+from taketurns.aio import TurnExpiredError, TurnRefusedError, Turns
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Expired, Granted, Outcome
 from taketurns.core.model import Ticket
 from taketurns.dialects import openai
 from taketurns.dialects.openai import BYTES_PER_TOKEN, invalid
-from taketurns.errors import EngineBrokenError, EngineError, EngineRefusedError
+from taketurns.errors import (
+    EngineBrokenError,
+    EngineError,
+    EngineRefusedError,
+    EngineUnavailableError,
+)
+from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.pools import Caller, Pace, ServedModel
 from taketurns.gateway.problems import CALLER_STATUSES
@@ -43,6 +49,7 @@ class _Work:
         cost: Charged in the end.
         engine: Where the first text ran.
         dispatched_us: When that was, or None.
+        attempts: Times that some of its texts met an engine that can't be reached.
     """
 
     inputs: Sequence[EmbedInput]
@@ -55,6 +62,7 @@ class _Work:
     cost: int = 0
     engine: str = ""
     dispatched_us: int | None = None
+    attempts: int = 0
 
     def __post_init__(self) -> None:
         self.vectors = [b""] * len(self.inputs)
@@ -100,6 +108,7 @@ class EmbeddingPool:
         self.turns = Turns(
             facts.rules, facts.tiers, facts.tenants, clock=clock, on_decision=self._carry_out
         )
+        self.availability = Availability(self.turns.set_engine, clock)
         self.pace = Pace()
         self._tokenizer = tokenizer
         self._clock = clock
@@ -112,10 +121,11 @@ class EmbeddingPool:
         """Begin: batches run as tasks of the group."""
         self._tasks = tasks
         for engine, config in zip(self.engines, self.model.section.engines, strict=True):
-            self.turns.set_engine(engine, config.slots)
+            self.availability.set_slots(engine, config.slots)
 
     async def aclose(self) -> None:
         """Stop deciding, and stop the engines with whatever runs there."""
+        self.availability.close()
         self.turns.close()
         for engine in self.engines.values():
             await engine.aclose()
@@ -144,6 +154,8 @@ class EmbeddingPool:
             RequestError: 400, naming the text that is too long or isn't of the vocabulary.
             TurnRefusedError, TurnExpiredError, EngineError: See there.
         """
+        if not self.availability.any:
+            raise EngineUnavailableError(self.model.name, "no engine of this model can be reached")
         inputs, sizes = await self._count(texts, name_of)
         record = exchange.record
         record.items = len(inputs)
@@ -287,14 +299,7 @@ class EmbeddingPool:
                     engine.name, f"{len(answer.vectors)} vectors came for {len(tickets)} texts"
                 )
         except EngineError as error:
-            by_work = self._by_work(tickets)
-            refused = isinstance(error, EngineRefusedError) and error.status in CALLER_STATUSES
-            if refused and may_split and len(by_work) > 1:
-                # One request's fault must not fail the others: each goes alone, once.
-                for its_tickets in by_work.values():
-                    await self._embed(engine, its_tickets, may_split=False)
-                return
-            self._fail(tickets, error)
+            await self._cope(engine, tickets, error, may_split=may_split)
         except asyncio.CancelledError:
             self._fail(tickets, EngineBrokenError(engine.name, "the batch was broken off"))
             raise
@@ -303,7 +308,56 @@ class EmbeddingPool:
             LOG.exception("engine %s failed on a batch", engine.name)
             self._fail(tickets, EngineBrokenError(engine.name, "the engine failed"))
         else:
+            self.availability.reached(engine.name)
             self._hand_out(tickets, answer.vectors, answer.tokens)
+
+    async def _cope(
+        self,
+        engine: EmbeddingEngine,
+        tickets: Sequence[Ticket],
+        error: EngineError,
+        *,
+        may_split: bool,
+    ) -> None:
+        """Do what can be done for the requests of a batch that failed."""
+        by_work = list(self._by_work(tickets).values())
+        if isinstance(error, EngineUnavailableError):
+            LOG.warning("a batch of %d texts: %s", len(tickets), error)
+            self.availability.unreachable(engine.name)
+            for its_tickets in by_work:
+                self._send_again(its_tickets, error)
+            return
+        refused = isinstance(error, EngineRefusedError) and error.status in CALLER_STATUSES
+        if not refused or not may_split or len(by_work) == 1:
+            self._fail(tickets, error)
+            return
+        # One request's fault must not fail the others: each goes alone, once.
+        try:
+            while by_work:
+                await self._embed(engine, by_work.pop(0), may_split=False)
+        except asyncio.CancelledError:
+            for its_tickets in by_work:
+                self._fail(its_tickets, error)
+            raise
+
+    def _send_again(self, tickets: Sequence[Ticket], error: EngineUnavailableError) -> None:
+        """Queue one request's texts again: nothing of them was sent."""
+        work, _ = self._items[tickets[0].id]
+        work.attempts += 1
+        if work.done.done() or work.attempts >= ATTEMPTS or not self.availability.any:
+            self._fail(tickets, error)
+            return
+        indices = [self._items[ticket.id][1] for ticket in tickets]
+        for ticket in tickets:
+            self._finish(ticket, Outcome.FAILED, executed=False)
+        for ticket, index in zip(tickets, indices, strict=True):
+            self._items[ticket.id] = (work, index)
+        try:
+            self.turns.submit(tickets)
+        except TurnRefusedError as refused:
+            for ticket in tickets:
+                del self._items[ticket.id]
+            work.fail(refused)
 
     def _by_work(self, tickets: Sequence[Ticket]) -> dict[_Work, list[Ticket]]:
         found: dict[_Work, list[Ticket]] = {}

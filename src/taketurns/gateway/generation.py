@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chat and completions: waits for a turn, passes the request to an engine and the answer back."""
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 
@@ -9,7 +10,13 @@ from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Outcome
 from taketurns.dialects import openai
 from taketurns.dialects.openai import GenerationRequest
-from taketurns.errors import EngineBrokenError, EngineError, EngineRefusedError
+from taketurns.errors import (
+    EngineBrokenError,
+    EngineError,
+    EngineRefusedError,
+    EngineUnavailableError,
+)
+from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
 from taketurns.gateway.pools import Caller, Pace, ServedModel
 from taketurns.gateway.problems import problem_of
@@ -17,6 +24,8 @@ from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationAnswer, GenerationCall, GenerationEngine
 from taketurns.units import s_from_us
 from taketurns.wire.sse import SseReader
+
+LOG = logging.getLogger(__name__)
 
 OUTPUT_TOKENS_DEFAULT = 256
 """Output tokens that a request is charged for at dispatch where it names no limit."""
@@ -64,6 +73,7 @@ class GenerationPool:
         self.model = model
         self.engines = dict(engines)
         self.turns = Turns(facts.rules, facts.tiers, facts.tenants, clock=clock)
+        self.availability = Availability(self.turns.set_engine, clock)
         self.pace = Pace()
         self._upstream_models = dict(upstream_models)
         self._clock = clock
@@ -71,10 +81,11 @@ class GenerationPool:
     def serve(self) -> None:
         """Begin: from here on turns are granted."""
         for engine, config in zip(self.engines, self.model.section.engines, strict=True):
-            self.turns.set_engine(engine, config.slots)
+            self.availability.set_slots(engine, config.slots)
 
     async def aclose(self) -> None:
         """Stop deciding, and stop the engines with whatever runs there."""
+        self.availability.close()
         self.turns.close()
         for engine in self.engines.values():
             await engine.aclose()
@@ -91,6 +102,29 @@ class GenerationPool:
         record.stream = request.stream
         record.input_tokens = request.input_tokens
         now_us = self._clock.now_us()
+        for _ in range(ATTEMPTS):
+            if not self.availability.any:
+                break
+            try:
+                return await self._take_turn(exchange, request, caller, now_us)
+            except EngineUnavailableError as error:
+                # Not a byte was sent: another engine may have it.
+                LOG.warning("request %s: %s", record.request_id, error)
+                self.availability.unreachable(record.engine)
+        raise EngineUnavailableError(self.model.name, "no engine of this model can be reached")
+
+    async def _take_turn(
+        self, exchange: Exchange, request: GenerationRequest, caller: Caller, now_us: int
+    ) -> Answer | None:
+        """Wait for a turn and use it.
+
+        Args:
+            exchange: The request.
+            request: What was read of it.
+            caller: Who sends it.
+            now_us: When it arrived: its deadline counts from there.
+        """
+        record = exchange.record
         turn = self.turns.turn(
             caller.tenant,
             tier=caller.tier,
@@ -126,6 +160,7 @@ class GenerationPool:
         exchange.executed = True
         try:
             answer = await engine.open(call)
+            self.availability.reached(engine.name)
             try:
                 if answer.status >= 400:
                     raise EngineRefusedError(engine.name, answer.status, await _refusal_of(answer))

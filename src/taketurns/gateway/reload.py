@@ -54,7 +54,7 @@ def apply_reload(pools: Pools, config: Config) -> None:
         for tenant in wanted.tenants:
             pool.turns.set_tenant(tenant)
         for engine, part in zip(facts.engine_names(section), section.engines, strict=True):
-            pool.turns.set_engine(engine, part.slots)
+            pool.availability.set_slots(engine, part.slots)
 
 
 def _differences(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[str, ...]]:

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A grant goes to the engine with the least share of its slots in use, and to none without one."""
+
+import pytest
+
+from taketurns.core.slots import Slots
+
+
+@pytest.fixture
+def slots():
+    return Slots()
+
+
+def take(slots, times=1):
+    taken = []
+    for _ in range(times):
+        engine = slots.pick()
+        slots.take(engine)
+        taken.append(engine)
+    return taken
+
+
+def test_a_pool_begins_without_engines(slots):
+    assert (slots.total, slots.free, slots.engines) == (0, 0, ())
+    assert not slots.available
+
+
+def test_slots_are_counted_over_all_engines(slots):
+    slots.set_engine("a", 2)
+    slots.set_engine("b", 3)
+    take(slots, 2)
+    assert (slots.total, slots.free) == (5, 3)
+    assert [engine.name for engine in slots.engines] == ["a", "b"]
+
+
+def test_the_engine_with_the_least_share_in_use_takes_the_next_and_the_older_where_equal(slots):
+    slots.set_engine("small", 1)
+    slots.set_engine("large", 4)
+    names = [engine.name for engine in take(slots, 5)]
+    assert names == ["small", "large", "large", "large", "large"]
+
+
+def test_equal_engines_take_turns(slots):
+    slots.set_engine("a", 2)
+    slots.set_engine("b", 2)
+    assert [engine.name for engine in take(slots, 4)] == ["a", "b", "a", "b"]
+    assert not slots.available
+
+
+def test_a_slot_that_is_released_can_be_taken_again(slots):
+    slots.set_engine("a", 1)
+    (engine,) = take(slots)
+    assert not slots.available
+    slots.release(engine)
+    assert take(slots) == [engine]
+
+
+def test_negative_slots_are_an_error(slots):
+    with pytest.raises(ValueError, match="slots must be at least 0, got -1"):
+        slots.set_engine("a", -1)
+    assert slots.engines == ()
+
+
+def test_an_engine_of_no_slots_is_there_and_starts_nothing(slots):
+    slots.set_engine("a", 0)
+    assert [engine.name for engine in slots.engines] == ["a"]
+    assert not slots.available
+
+
+def test_fewer_slots_than_are_in_use_free_none_until_enough_have_finished(slots):
+    slots.set_engine("a", 3)
+    (engine, *_) = take(slots, 3)
+    slots.set_engine("a", 1)
+    assert (slots.total, slots.free) == (1, 0)
+    slots.release(engine)
+    slots.release(engine)
+    assert not slots.available
+    assert engine.in_flight == 1
+    slots.release(engine)
+    assert slots.free == 1
+
+
+def test_an_engine_cut_down_to_what_it_runs_takes_no_more(slots):
+    slots.set_engine("a", 3)
+    take(slots)
+    slots.set_engine("a", 1)
+    assert not slots.available
+    assert slots.free == 0
+
+
+def test_more_slots_are_free_at_once(slots):
+    slots.set_engine("a", 1)
+    take(slots)
+    slots.set_engine("a", 3)
+    assert (slots.total, slots.free) == (3, 2)
+
+
+def test_a_removed_engine_takes_its_slots_along(slots):
+    slots.set_engine("a", 2)
+    slots.set_engine("b", 1)
+    slots.remove_engine("a")
+    slots.remove_engine("never there")
+    assert (slots.total, slots.free) == (1, 1)
+    assert [engine.name for engine in slots.engines] == ["b"]
+
+
+def test_work_on_a_removed_engine_frees_nothing_on_a_new_one_of_the_same_name(slots):
+    slots.set_engine("a", 2)
+    old, _ = take(slots, 2)
+    slots.remove_engine("a")
+    slots.set_engine("a", 1)
+    (new,) = take(slots)
+    assert new is not old
+    slots.release(old)
+    slots.release(old)
+    assert not slots.available
+    assert (slots.total, slots.free) == (1, 0)
+    slots.release(new)
+    assert slots.available == {"a": new}
