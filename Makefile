@@ -28,7 +28,7 @@ serve: setup  ## Serve two small models to two tenants; prints address, keys and
 test: setup  ## Run the tests: minutes
 	@$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q $(ARGS)
-	@$(BIN)/coverage report --include='src/taketurns/core/*,src/taketurns/dispatch.py,src/taketurns/ports/*' --fail-under=100
+	@test -n "$(ARGS)" || $(BIN)/coverage report --include='src/taketurns/core/*,src/taketurns/dispatch.py,src/taketurns/ports/*' --fail-under=100
 
 lint: setup  ## Check style, types and architecture
 	$(BIN)/ruff format --check --quiet .

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from taketurns.ports.clock import Timer
-from taketurns.units import US_PER_S
+from taketurns.units import NS_PER_US, US_PER_MS, US_PER_S
 
 
 class SystemClock:
@@ -22,12 +22,13 @@ class SystemClock:
         self._loop = loop
 
     def now_us(self) -> int:
-        return int(self._loop.time() * US_PER_S)
+        # Not the loop's own time: uvloop counts that in whole milliseconds.
+        return time.monotonic_ns() // NS_PER_US
 
     def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
-        # A loop may call back a little early (its clock has a resolution);
-        # rounding up keeps "at or after" true in microseconds.
-        return self._loop.call_at((when_us + 1) / US_PER_S, callback)
+        # A loop may call back up to a millisecond early, as its timers are no finer.
+        delay_us = max(0, when_us - self.now_us()) + US_PER_MS
+        return self._loop.call_later(delay_us / US_PER_S, callback)
 
 
 def wall_time() -> datetime:

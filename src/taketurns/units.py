@@ -9,6 +9,7 @@ Why microseconds: until the year 2255 they fit the 53 bits that a double holds
 exactly, so Python, SQLite, JSON, JavaScript and Lua agree on the same number.
 """
 
+NS_PER_US = 1_000
 US_PER_MS = 1_000
 US_PER_S = 1_000_000
 

@@ -126,7 +126,7 @@ def test_a_file_with_faults_changes_nothing(play):
         ({"models": {"chat": {"cost": "tokens"}}}, ["models.chat.cost"]),
         (
             {"models": {"chat": {"engines": ({"url": "http://fake:1"},)}}},
-            ["models.chat.engines.0.name"],
+            ["models.chat.engines[0].name"],
         ),
         ({"models": {"chat": {"engines": ({"url": "http://a"}, {"url": "http://b"})}}}, None),
     ],

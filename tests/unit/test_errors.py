@@ -79,9 +79,9 @@ def test_an_engines_error_says_whether_work_may_have_begun(cls, executed):
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 429, 500, 502, 503, 504])
-def test_an_engine_refuses_before_any_work_only_with_429_and_503(status):
+def test_an_engine_that_refuses_what_was_sent_or_is_full_has_done_no_work(status):
     error = EngineRefusedError("gpu-0", status, b"words")
-    assert error.executed is (status not in {429, 503})
+    assert error.executed is (status not in {400, 404, 422, 429, 503})
     assert (error.status, error.body) == (status, b"words")
     assert str(status) in str(error)
 

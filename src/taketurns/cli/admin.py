@@ -109,7 +109,8 @@ def keys_create(
     if path is None:
         output.message(
             f"This key is not stored: with store: memory it would be lost. To put it in force, "
-            f"add the next line\nto tenants.{tenant}.keys in {config_file} and restart the gateway:"
+            f"add the next line\nto tenants.{tenant}.keys in {config_file}, "
+            "and send the gateway a SIGHUP:"
         )
         output.result(f'- "{minted.line}"')
     output.message("Keep the key now: only its SHA-256 is on record, so it can't be shown again.")
@@ -176,7 +177,8 @@ def keys_revoke(
         if record.public_id == public_id:
             raise StoreError(
                 f"key {public_id} stands in {config_file}, not in a store",
-                hint=f"Remove its line from tenants.{record.tenant}.keys; restart the gateway.",
+                hint=f"Remove its line from tenants.{record.tenant}.keys, "
+                "and send the gateway a SIGHUP.",
             )
     path = config.store_path
     revoked = None

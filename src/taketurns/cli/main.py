@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from taketurns.cli import admin, output, serve
+from taketurns.cli import admin, demo, output, serve
 from taketurns.errors import TaketurnsError
 
 app = typer.Typer(
@@ -49,6 +49,7 @@ def _root(
 # The subcommands, in the order in which --help lists them. Each lives in a
 # module of cli/; a module imports what is heavy inside its commands.
 app.command("serve")(serve.serve)
+app.command("demo")(demo.demo)
 app.command("validate")(admin.validate)
 app.command("schema")(admin.schema)
 app.add_typer(admin.keys, name="keys")

@@ -141,9 +141,6 @@ class BatchConfig(Section):
     padded: Flag = False
     """Count a batch as texts x the longest of them, for engines that pad. Default false."""
 
-    linger: Annotated[Duration, spans(0, 1)] = 0.0
-    """How long an idle engine waits for a batch to fill. Default 0s: it takes what is there."""
-
 
 class EngineLimitsConfig(Section):
     """``models.NAME.engine_limits``: how long an engine may take."""

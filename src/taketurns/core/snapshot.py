@@ -230,4 +230,5 @@ def _why(taken: Entry, entry: Entry, rank_below: int, *, same_queue: bool) -> st
         return "turns come first"
     if taken[0] < entry[0]:
         return "higher priority"
-    return "earlier deadline" if taken[1] < entry[1] else "arrived earlier"
+    # Where arrival agrees with the deadline it says more: most deadlines just follow it.
+    return "arrived earlier" if taken[2] < entry[2] else "earlier deadline"

@@ -109,6 +109,8 @@ def request_from(path: str, body: bytes, *, model: str) -> LlamaRequest:
     fields |= {"stream": True, "stream_options": {"include_usage": True}}
     # Progress comes during the prompt too, and with it a chance to cancel.
     fields["return_progress"] = True
+    # A prompt of another tenant, kept for reuse, would show in times and in `cached_tokens`.
+    fields["cache_prompt"] = False
     named = asked.get("model")
     options = asked.get("stream_options")
     return LlamaRequest(

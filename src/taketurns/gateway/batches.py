@@ -89,6 +89,7 @@ class EmbeddingPool:
         facts: How it's scheduled.
         engines: By name.
         tokenizer: Counts tokens; None: they are estimated from the size of a text.
+        tokens_max: Longest text that is taken, in tokens; None: any.
         clock: The process's clock.
         on_batch: Told the model and the texts of each batch that is sent.
     """
@@ -100,6 +101,7 @@ class EmbeddingPool:
         *,
         engines: Mapping[str, EmbeddingEngine],
         tokenizer: Tokenizer | None,
+        tokens_max: int | None,
         clock: Clock,
         on_batch: Callable[[str, int], None],
     ) -> None:
@@ -111,6 +113,7 @@ class EmbeddingPool:
         self.availability = Availability(self.turns.set_engine, clock)
         self.pace = Pace()
         self._tokenizer = tokenizer
+        self._tokens_max = tokens_max
         self._clock = clock
         self._on_batch = on_batch
         self._items: dict[str, tuple[_Work, int]] = {}
@@ -199,7 +202,7 @@ class EmbeddingPool:
             encoded = iter(await self._encode([item for item in inputs if isinstance(item, str)]))
             inputs = [next(encoded) if isinstance(item, str) else item for item in inputs]
             sizes = [len(item) for item in inputs]
-        tokens_max = self.model.section.input_tokens_max
+        tokens_max = self._tokens_max
         if tokens_max is not None:
             for index, size in enumerate(sizes):
                 if size > tokens_max:

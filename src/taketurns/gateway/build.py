@@ -8,6 +8,7 @@ from taketurns.config import pools as facts
 from taketurns.config.model import Config
 from taketurns.config.served import EmbeddedEngineConfig, EngineConfig, ModelConfig
 from taketurns.core.cost import CostModel, RequestsCost, TokensCost
+from taketurns.engines import minilm
 from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer
 from taketurns.engines.openai import OpenAiEngine
 from taketurns.engines.smollm2 import SmolLm2Engine
@@ -16,6 +17,9 @@ from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import ServedModel
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import EmbeddingEngine, GenerationEngine
+
+SLOTS_MAX = 10_000
+"""Most slots that an engine can have: a reload may raise them without making a new client."""
 
 COST_MODELS: dict[str, CostModel] = {"requests": RequestsCost(), "tokens": TokensCost()}
 
@@ -75,6 +79,7 @@ def build_pools(config: Config, clock: Clock, on_batch: Callable[[str, int], Non
                     for engine, part in zip(names, section.engines, strict=True)
                 },
                 tokenizer=MiniLmTokenizer() if _all_embedded(section) else None,
+                tokens_max=_tokens_max(section),
                 clock=clock,
                 on_batch=on_batch,
             )
@@ -102,7 +107,7 @@ def _generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> G
         part.url,
         key=part.key or "",
         limits=facts.engine_limits(section.engine_limits),
-        connections_max=part.slots,
+        connections_max=SLOTS_MAX,
     )
 
 
@@ -110,20 +115,29 @@ def _embedding_engine(
     name: str, part: EngineConfig, section: ModelConfig, model: str
 ) -> EmbeddingEngine:
     if isinstance(part, EmbeddedEngineConfig):
-        longest = {"tokens_max": section.input_tokens_max} if section.input_tokens_max else {}
-        return MiniLmEngine(name, slots=part.slots, threads=part.threads, **longest)
+        return MiniLmEngine(
+            name, slots=part.slots, threads=part.threads, tokens_max=minilm.POSITIONS
+        )
     return OpenAiEngine(
         name,
         part.url,
         key=part.key or "",
         embed_model=part.model or model,
         limits=facts.engine_limits(section.engine_limits),
-        connections_max=part.slots,
+        connections_max=SLOTS_MAX,
     )
 
 
 def _upstream_model(part: EngineConfig, model: str) -> str:
     return model if isinstance(part, EmbeddedEngineConfig) else part.model or model
+
+
+def _tokens_max(section: ModelConfig) -> int | None:
+    """Return the longest text that all engines of a model take, in tokens; None: no limit."""
+    limits = [section.input_tokens_max] if section.input_tokens_max else []
+    if any(isinstance(part, EmbeddedEngineConfig) for part in section.engines):
+        limits.append(minilm.POSITIONS)
+    return min(limits, default=None)
 
 
 def _all_embedded(section: ModelConfig) -> bool:

@@ -245,8 +245,8 @@ class Gateway:
         config = self.config.tenants[tenant]
         record.tenant = tenant
         record.tier = config.tier
-        priority = _whole_number(exchange, "taketurns-priority", PRIORITY_MAX)
-        wait_ms = _whole_number(exchange, "taketurns-deadline-ms", WAIT_MS_MAX)
+        priority = _whole_number(exchange, "taketurns-priority", 0, PRIORITY_MAX)
+        wait_ms = _whole_number(exchange, "taketurns-deadline-ms", 1, WAIT_MS_MAX)
         return Caller(
             tenant=tenant,
             tier=config.tier,
@@ -358,20 +358,21 @@ def _no_model(model: str) -> RequestError:
     )
 
 
-def _whole_number(exchange: Exchange, header: str, most: int) -> int | None:
+def _whole_number(exchange: Exchange, header: str, least: int, most: int) -> int | None:
     """Return the number in a header, or None where there's no such header.
 
     Raises:
-        RequestError: 400 where it isn't a whole number from 0 to ``most``.
+        RequestError: 400 where it isn't a whole number from ``least`` to ``most``.
     """
     text = exchange.headers.get(header)
     if text is None:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) <= most):
+    digits = text.isascii() and text.isdigit() and len(text) <= 12
+    if not digits or not least <= int(text) <= most:
         raise RequestError(
             400,
             "invalid_value",
-            f"Header {header} must be a whole number from 0 to {most}.",
+            f"Header {header} must be a whole number from {least} to {most}.",
             param=header,
         )
     return int(text)

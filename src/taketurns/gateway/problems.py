@@ -149,8 +149,8 @@ def _refused(error: TurnRefusedError, retry_after_s: int) -> Problem:
         return Problem(
             429,
             refused.reason.value,
-            f"Your organisation has {refused.queued} requests or texts waiting for this model, "
-            f"and the most is {refused.limit}. Send fewer at once, or try again later.",
+            f"Your organisation's queue for this model is full: {refused.queued} of "
+            f"{refused.limit}. Send fewer at once, or try again later.",
             Outcome.REFUSED.value,
             retry_after_s=retry_after_s,
         )

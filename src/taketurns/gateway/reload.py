@@ -12,6 +12,7 @@ from typing import Any
 
 from taketurns.config import pools as facts
 from taketurns.config.model import Config
+from taketurns.config.served import EmbeddedEngineConfig
 from taketurns.errors import ConfigError, ConfigFault
 from taketurns.gateway.build import Pools, served_model
 
@@ -34,8 +35,20 @@ def check_reload(old: Config, new: Config) -> None:
         ConfigError: They differ elsewhere; it names every such place.
     """
     faults = [
-        ConfigFault(".".join(path), "can't change while the gateway runs", hint=RESTART)
+        ConfigFault(_written(path), "can't change while the gateway runs", hint=RESTART)
         for path in _differences((), old.model_dump(), new.model_dump())
+    ]
+    faults += [
+        ConfigFault(
+            f"models.{name}.engines[{index}].slots",
+            "of an embedded engine can't change while the gateway runs",
+            hint=RESTART,
+        )
+        for name, section in new.models.items()
+        for index, part in enumerate(section.engines)
+        if not faults
+        and isinstance(part, EmbeddedEngineConfig)
+        and part.slots != old.models[name].engines[index].slots
     ]
     if faults:
         raise ConfigError(faults)
@@ -69,6 +82,11 @@ def _differences(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[st
             yield from _differences((*path, str(index)), before, after)
     else:
         yield path
+
+
+def _written(path: tuple[str, ...]) -> str:
+    """Return a path as it's written in messages about the file."""
+    return "".join(f"[{part}]" if part.isdigit() else f".{part}" for part in path).lstrip(".")
 
 
 def _covers(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:

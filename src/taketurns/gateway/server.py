@@ -23,6 +23,9 @@ LOG = logging.getLogger(__name__)
 
 Handle = Callable[[Exchange], Awaitable[None]]
 
+SERVER_NAME = "taketurns"
+"""Sent as ``Server``: aiohttp would name itself and Python with their versions."""
+
 BODY_TIMEOUT_S = 30.0
 """Longest that a body takes to come."""
 
@@ -53,7 +56,7 @@ class AiohttpPeer:
     ) -> None:
         self.response: web.StreamResponse | None = None
         self._request = request
-        self._request_id = request_id
+        self._own_headers = {"Server": SERVER_NAME, "x-request-id": request_id}
         self._closing = closing
 
     async def read_body(self, bytes_max: int) -> bytes:
@@ -92,7 +95,7 @@ class AiohttpPeer:
             headers={
                 **answer.headers,
                 "Content-Type": answer.content_type,
-                "x-request-id": self._request_id,
+                **self._own_headers,
             },
         )
         # A body that wasn't read to its end would be taken for the next request.
@@ -106,9 +109,7 @@ class AiohttpPeer:
             raise ClientGoneError(str(error)) from error
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        response = web.StreamResponse(
-            status=status, headers={**headers, "x-request-id": self._request_id}
-        )
+        response = web.StreamResponse(status=status, headers={**headers, **self._own_headers})
         self.response = response
         try:
             await response.prepare(self._request)
@@ -172,7 +173,12 @@ class _Connection(web.RequestHandler):
         response = web.Response(
             status=status,
             body=openai.error_answer(status, told.code, str(told)),
-            headers={"Content-Type": JSON, "x-request-id": new_id("req_")},
+            headers={
+                "Content-Type": JSON,
+                "Server": SERVER_NAME,
+                "x-request-id": new_id("req_"),
+                "x-request-executed": "no" if status < 500 else "unknown",
+            },
         )
         response.force_close()
         return response

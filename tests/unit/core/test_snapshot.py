@@ -143,17 +143,19 @@ def test_the_first_ticket_has_nothing_in_front_of_it():
 
 def test_a_tenants_own_tickets_go_before_by_priority_deadline_or_arrival():
     pool = Pool()
-    pool.add("a", deadline_us=50)
+    pool.add("a", deadline_us=55)
     ticket_id = pool.add("a", deadline_us=60)
     pool.add("a", deadline_us=60)
+    pool.add("a", deadline_us=50)
     pool.add("a", priority=0)
     pool.add("a", priority=0)
     assert pool.why(ticket_id) == {
         ("a", "only", "higher priority"): 2,
         ("a", "only", "earlier deadline"): 1,
+        ("a", "only", "arrived earlier"): 1,
     }
     last = pool.add("a", deadline_us=60)
-    assert pool.why(last)["a", "only", "arrived earlier"] == 2
+    assert pool.why(last)["a", "only", "arrived earlier"] == 4
 
 
 def test_other_tenants_turns_come_first_most_cost_first():
@@ -216,8 +218,8 @@ def test_in_a_shared_queue_all_is_priority_deadline_and_arrival():
     pool = Pool(rules, tiers=(Tier("best"), Tier("last")))
     pool.add("a", tier="last")
     pool.add("a", tier="best", priority=0)
-    pool.add("a", tier="best", deadline_us=9)
     ticket_id = pool.add("b", tier="best")
+    pool.add("a", tier="best", deadline_us=9)
     pool.add("b", tier="best")
     assert pool.why(ticket_id) == {
         ("a", "last", "arrived earlier"): 1,
