@@ -18,30 +18,33 @@ class Deadlines:
     Args:
         waiting: The entries that wait, by their tickets' ids: who is not among
             them is dead. The scheduler's own, and only read here.
+
+    Attributes:
+        heap: What is watched, dead ones among it; empty: nothing.
     """
 
-    __slots__ = ("_dead", "_heap", "_waiting")
+    __slots__ = ("_dead", "_waiting", "heap")
 
     def __init__(self, waiting: Mapping[str, Entry]) -> None:
         self._waiting = waiting
-        self._heap: list[tuple[int, int, Entry]] = []
+        self.heap: list[tuple[int, int, Entry]] = []
         self._dead = 0
 
     def add(self, entry: Entry) -> None:
         """Watch the deadline of an entry that has one. O(log n)."""
-        heappush(self._heap, (entry[1], entry[2], entry))
+        heappush(self.heap, (entry[1], entry[2], entry))
 
     def forget(self) -> None:
         """Count one whose entry waits no more, and clear such out before they prevail."""
         self._dead += 1
         if self._dead > len(self._waiting) + 64:
-            self._heap = [item for item in self._heap if self._lives(item[2])]
-            heapify(self._heap)
+            self.heap = [item for item in self.heap if self._lives(item[2])]
+            heapify(self.heap)
             self._dead = 0
 
     def next_us(self) -> int | None:
         """Return the earliest deadline; None where no waiting ticket has one."""
-        heap = self._heap
+        heap = self.heap
         while heap:
             if self._lives(heap[0][2]):
                 return heap[0][0]
@@ -58,7 +61,7 @@ class Deadlines:
         deadline_us = self.next_us()
         if deadline_us is None or deadline_us > now_us:
             return None
-        return heappop(self._heap)[2]
+        return heappop(self.heap)[2]
 
     def _lives(self, entry: Entry) -> bool:
         return self._waiting.get(entry[3].id) is entry

@@ -182,13 +182,14 @@ class Scheduler:
             the order in which they were decided.
         """
         decisions: list[Expired | Granted] = []
-        while (entry := self._deadlines.pop(now_us)) is not None:
-            del self._waiting[entry[3].id]
-            self._withdraw(entry)
-            decisions.append(Expired(entry[3]))
+        if self._deadlines.heap:
+            while (entry := self._deadlines.pop(now_us)) is not None:
+                del self._waiting[entry[3].id]
+                self._withdraw(entry)
+                decisions.append(Expired(entry[3]))
         slots = self._slots
         while slots.available:
-            granted = self._grant(slots.pick())
+            granted = self._grant(slots)
             if granted is None:
                 break
             decisions.append(granted)
@@ -325,16 +326,16 @@ class Scheduler:
 
     # Selection
 
-    def _grant(self, engine: EngineSlots) -> Granted | None:
-        """Fill one slot of an engine; None where nothing is eligible."""
-        state = self._tiers.choose(self._slots.total)
+    def _grant(self, slots: Slots) -> Granted | None:
+        """Fill one free slot; None where nothing is eligible."""
+        state = self._tiers.choose(slots.total)
         if state is None:
             return None
         turns = state.ring.turns
         flow = turns[0] if turns else state.ring.begin()
         assert flow is not None, "a tier with tenants in its ring has one to begin with"
         state.slots_held += 1
-        self._slots.take(engine)
+        engine = slots.take()
         slot = _Slot(engine, state)
         ticket = self._dispatch(slot, state, flow, None)
         if self._batch is None:

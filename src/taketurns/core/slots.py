@@ -75,26 +75,25 @@ class Slots:
             engine.slots = 0
             self.available.pop(name, None)
 
-    def pick(self) -> EngineSlots:
-        """Return the engine with the least share of its slots in use, of those available.
+    def take(self) -> EngineSlots:
+        """Take a slot of the engine with the least share of its slots in use, of those available.
 
         O(engines with a free slot): when there is work for all, that is about one.
         """
         available = self.available
         if len(available) == 1:
             (engine,) = available.values()
-            return engine
-        # The quotients are exact enough: two different fractions of integers
-        # below 2**26 never round to one double.
-        return min(
-            available.values(), key=lambda engine: (engine.in_flight / engine.slots, engine.order)
-        )
-
-    def take(self, engine: EngineSlots) -> None:
-        """Count one more grant on an engine."""
+        else:
+            # The quotients are exact enough: two different fractions of integers
+            # below 2**26 never round to one double.
+            engine = min(
+                available.values(),
+                key=lambda engine: (engine.in_flight / engine.slots, engine.order),
+            )
         engine.in_flight += 1
         if engine.in_flight >= engine.slots:
-            self.available.pop(engine.name, None)
+            del available[engine.name]
+        return engine
 
     def release(self, engine: EngineSlots) -> None:
         """Count one grant less on an engine."""

@@ -71,7 +71,7 @@ def test_memory_stays_bounded_over_10_000_tickets_that_leave(watched):
     watched.add(1)
     for _ in range(10_000):
         watched.drop(watched.add(10**6))
-        assert len(watched.deadlines._heap) <= 2 * len(watched.waiting) + 66
+        assert len(watched.deadlines.heap) <= 2 * len(watched.waiting) + 66
     assert watched.deadlines.next_us() == 1
 
 

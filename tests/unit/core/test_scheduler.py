@@ -66,7 +66,7 @@ def sizes(scheduler):
             "running": len(scheduler._running),
             "standing": len(scheduler._standing),
             "passed": len(scheduler._passed),
-            "deadlines": len(scheduler._deadlines._heap),
+            "deadlines": len(scheduler._deadlines.heap),
             "flows": len(flows),
             "idle": sum(len(state._idle) for state in states),
             "turns": sum(len(state.ring.turns) for state in states),

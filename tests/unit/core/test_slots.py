@@ -12,12 +12,7 @@ def slots():
 
 
 def take(slots, times=1):
-    taken = []
-    for _ in range(times):
-        engine = slots.pick()
-        slots.take(engine)
-        taken.append(engine)
-    return taken
+    return [slots.take() for _ in range(times)]
 
 
 def test_a_pool_begins_without_engines(slots):
