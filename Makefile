@@ -1,5 +1,6 @@
 # Everything a developer or an operator runs. `make help` lists it.
 SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin

@@ -26,7 +26,7 @@ Bound: for two tenants that stay backlogged, charged cost per weight differs
 by at most 2*quantum + L/w_i + L/w_j over any interval, L the largest charge.
 """
 
-from heapq import heapify, heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 
 from taketurns.core.flow import NEW, OUT, TURN, WAITING, Flow, RingEntry
 
@@ -115,11 +115,13 @@ class Ring:
         if entry is None:
             return None
         flow = entry[3]
-        heappop(self._waiting if flow.place == WAITING else self._new)
         if entry[0] > self.round:
             self.round = entry[0]
         if flow.place == NEW:
+            heappop(self._new)
             self._repay(flow)
+        # A waiting flow's entry stays on top, dead: most turns end at once, and
+        # then the next entry takes its place in one step.
         self._last = flow.place
         flow.balance += (self.round - flow.round) * self.quantum * flow.weight
         flow.round = self.round
@@ -326,7 +328,11 @@ class Ring:
         self._numbers = number = self._numbers + 1
         flow.place = WAITING
         flow.entry = entry = (due if due > self.round else self.round, number, number, flow)
-        heappush(self._waiting, entry)
+        waiting = self._waiting
+        if waiting and waiting[0][3] is flow:
+            heapreplace(waiting, entry)
+        else:
+            heappush(waiting, entry)
 
     def _forsake(self) -> None:
         """Count an entry that lost its flow, and clear such entries out before they prevail."""

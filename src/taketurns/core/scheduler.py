@@ -30,25 +30,23 @@ EVERYBODY = "*"
 """Name of the one flow that all tenants share with ``shared_queue``."""
 
 
-class _Slot:
-    """A slot that is taken: freed when the last of its tickets has finished.
+class _Batch:
+    """A batch in flight: its slot is freed when the last of its tickets has finished.
 
     Attributes:
-        engine: Whose slot it is.
-        holder: The tier that holds it: that of the first ticket.
+        holder: The tier that holds the slot: that of the first ticket.
         left: Tickets that haven't finished.
     """
 
-    __slots__ = ("engine", "holder", "left")
+    __slots__ = ("holder", "left")
 
-    def __init__(self, engine: EngineSlots, holder: TierState) -> None:
-        self.engine = engine
+    def __init__(self, holder: TierState) -> None:
         self.holder = holder
         self.left = 0
 
 
-_Running = tuple[Ticket, Flow, TierState, _Slot]
-"""A ticket in flight, its flow, its tier, and the slot that it shares with its batch."""
+_Running = tuple[Ticket, Flow, TierState, EngineSlots, _Batch | None]
+"""A ticket in flight, its flow, its tier, its engine, and its batch where it's in one."""
 
 
 class Scheduler:
@@ -208,7 +206,7 @@ class Scheduler:
         """
         if cost < 0:
             raise ValueError(f"cost must be at least 0, got {cost}")
-        ticket, flow, state, _ = self._running[ticket_id]
+        ticket, flow, state, _, _ = self._running[ticket_id]
         difference = cost - self._standing.get(ticket_id, ticket.cost)
         if difference:
             self._standing[ticket_id] = cost
@@ -236,7 +234,7 @@ class Scheduler:
         Raises:
             KeyError: The ticket isn't running: it never was, or it has ended.
         """
-        ticket, flow, state, slot = self._running.pop(ticket_id)
+        ticket, flow, state, engine, batch = self._running.pop(ticket_id)
         charged = self._standing.pop(ticket_id, ticket.cost) if self._standing else ticket.cost
         if executed:
             final = max(charged if cost is None else cost, self._min_charge)
@@ -252,11 +250,15 @@ class Scheduler:
                     state.ring.enter(flow)
             elif flow.in_flight == 0:
                 state.rest(flow)
-        slot.left -= 1
-        if slot.left == 0:
-            slot.holder.slots_held -= 1
-            self._slots.release(slot.engine)
-        return Ended(ticket, outcome, final, slot.engine.name)
+        if batch is None:
+            state.slots_held -= 1
+            self._slots.release(engine)
+        else:
+            batch.left -= 1
+            if batch.left == 0:
+                batch.holder.slots_held -= 1
+                self._slots.release(engine)
+        return Ended(ticket, outcome, final, engine.name)
 
     # Settings
 
@@ -336,15 +338,21 @@ class Scheduler:
         assert flow is not None, "a tier with tenants in its ring has one to begin with"
         state.slots_held += 1
         engine = slots.take()
-        slot = _Slot(engine, state)
-        ticket = self._dispatch(slot, state, flow, None)
         if self._batch is None:
-            return Granted(engine.name, (ticket,))
-        dispatch = partial(self._dispatch, slot)
+            return Granted(engine.name, (self._dispatch(engine, None, state, flow, None),))
+        dispatch = partial(self._dispatch, engine, _Batch(state))
+        ticket = dispatch(state, flow, None)
         tickets = fill(self._batch, self._tiers, ticket, self._passed, dispatch)
         return Granted(engine.name, tickets)
 
-    def _dispatch(self, slot: _Slot, state: TierState, flow: Flow, group: str | None) -> Ticket:
+    def _dispatch(
+        self,
+        engine: EngineSlots,
+        batch: _Batch | None,
+        state: TierState,
+        flow: Flow,
+        group: str | None,
+    ) -> Ticket:
         """Take a flow's first ticket, or its first of a group, and charge it."""
         queue = flow.queue
         entry = queue.pop(group)
@@ -360,8 +368,9 @@ class Scheduler:
         state.ring.charge(flow, ticket.cost, goes_on=goes_on)
         if self._floored:
             self._tiers.charged(state, ticket.cost)
-        slot.left += 1
-        self._running[ticket.id] = (ticket, flow, state, slot)
+        if batch is not None:
+            batch.left += 1
+        self._running[ticket.id] = (ticket, flow, state, engine, batch)
         return ticket
 
     # Housekeeping

@@ -54,6 +54,8 @@ def table():
 
 
 def held(ring):
+    """Return how many entries the heaps hold, but for dead ones on top, which go next."""
+    ring._next()
     return len(ring._waiting) + len(ring._new)
 
 
