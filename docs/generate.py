@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 from typer.testing import CliRunner
 
 from taketurns.cli.main import app
-from taketurns.config import quantities
+from taketurns.config import limits, quantities
 from taketurns.config.faults import SECTIONS
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -32,6 +32,7 @@ KINDS: dict[Callable[..., object], str] = {
     quantities.percent: "percentage",
     quantities.flag: "true or false",
     quantities.name: "name",
+    limits.selector: '`"*"` or name',
     quantities.not_empty: "text",
 }
 
@@ -45,7 +46,8 @@ One YAML file in UTF-8, at most 4 MiB. It is read when the gateway starts, and a
 `taketurns validate FILE` reports every fault of a file at once, and `taketurns schema` prints a
 JSON Schema for editors. A key that is not listed here is a fault.
 
-A commented example is [examples/taketurns.yaml](../../examples/taketurns.yaml).
+Commented examples are [examples/taketurns.yaml](../../examples/taketurns.yaml) and, with limits,
+[examples/cohere-limits.yaml](../../examples/cohere-limits.yaml).
 
 ## How values are written
 
@@ -63,7 +65,9 @@ the default where the variable is unset or empty, and `$${` stands for `${` itse
 is not set and has no default is a fault. Keys of mappings are never replaced.
 
 What must hold between the parts: each tier has a rank of its own; the floors of all tiers add up
-to at most 50%; a tenant's tier and the tenants of a model exist; a public id of a key stands once.
+to at most 50%; a tenant's tier and the tenants of a model exist; a public id of a key stands once;
+a wait target is at most the tier's `queue_timeout`; what a limit names exists, and no two limits
+of one mode count the same for the same requests.
 """
 
 
@@ -117,7 +121,7 @@ def _title(path: tuple[str | int, ...]) -> str:
     if not path:
         return "The file"
     text = ".".join("NAME" if part == "*" else str(part) for part in path)
-    text = text.replace("engines.NAME", "engines[]")
+    text = text.replace("engines.NAME", "engines[]").replace("limits.NAME", "limits[]")
     return re.sub(r"`(.*?)\.<(.*?)>`", r"`\1` with `\2`", f"`{text}`")
 
 
@@ -141,7 +145,10 @@ def _kind(annotation: object) -> str:
     if origin is tuple:
         return f"list of: {_kind(options[0])}"
     if origin is dict:
-        return f"mapping: name to `{options[1].__name__.removesuffix('Config').lower()}`"
+        what = options[1]
+        if inspect.isclass(what):
+            return f"mapping: name to `{what.__name__.removesuffix('Config').lower()}`"
+        return f"mapping: name to {_kind(what)}"
     if inspect.isclass(_bare(annotation)) and issubclass(_bare(annotation), BaseModel):
         return "mapping, see below"
     kind = next((KINDS[v] for v in found if v in KINDS), "text")

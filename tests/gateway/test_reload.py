@@ -119,6 +119,8 @@ def test_a_file_with_faults_changes_nothing(play):
     [
         ({"tenants": {"acme": {"weight": 2}}}, []),
         ({"tiers": {"trial": {"queue_timeout": 1}}}, []),
+        ({"tiers": {"trial": {"wait_target": 1}}}, []),
+        ({"models": {"chat": {"wait_targets": {"trial": 1}}}}, []),
         ({"models": {"chat": {"tenants": ("acme",), "quantum": 5}}}, []),
         ({"models": {"chat": {"queue_max": 1}}}, ["models.chat.queue_max"]),
         ({"tiers": {"trial": {"floor": "5%", "queue_timeout": 2}}}, ["tiers.trial.floor"]),

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from taketurns.cli import admin, demo, output, serve
+from taketurns.cli import admin, demo, explain, output, serve
 from taketurns.errors import TaketurnsError
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ def _root(
 app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("validate")(admin.validate)
+app.command("explain")(explain.explain)
 app.command("schema")(admin.schema)
 app.add_typer(admin.keys, name="keys")
 app.add_typer(admin.models, name="models")

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from taketurns.config.limits import LimitConfig
 from taketurns.config.model import Config, ServerConfig, TenantConfig, TierConfig
 from taketurns.config.quantities import FAULT
 from taketurns.config.served import (
@@ -33,6 +34,7 @@ SECTIONS: Mapping[Path, type[BaseModel]] = {
     ("models", "*", "batch"): BatchConfig,
     ("models", "*", "engine_limits"): EngineLimitsConfig,
     ("tenants", "*"): TenantConfig,
+    ("limits", "*"): LimitConfig,
 }
 """The model of each part of the file, ``*`` standing for any name or index."""
 
@@ -149,7 +151,7 @@ _SHAPES = {
 def _missing_hint(location: Path) -> str:
     section, key = section_at(location[:-1]), str(location[-1])
     described = section.model_fields[key].description if section else None
-    return f"Add {key}. {described or ''}".replace("``", "").rstrip()
+    return f"Add {key}. {' '.join((described or '').split())}".replace("``", "").rstrip()
 
 
 def _shown(error: ErrorDetails, path: Path, written: Mapping[Path, str]) -> str:

@@ -7,12 +7,14 @@ Durations are seconds here, sizes bytes, percentages whole numbers.
 
 import ipaddress
 import re
+from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic import field_validator as check_field
 
+from taketurns.config.limits import LimitConfig, TimeZone, limit_rules, zone
 from taketurns.config.quantities import (
     HASH_PATTERN,
     PUBLIC_ID_PATTERN,
@@ -25,11 +27,13 @@ from taketurns.config.quantities import (
     Text,
     Whole,
     between,
+    duration_text,
     fault,
     percent_between,
     spans,
 )
 from taketurns.config.served import ModelConfig, Section
+from taketurns.core.limits import LimitRule
 from taketurns.core.model import PRIORITY_MAX, WEIGHT_MAX
 
 SQLITE = "sqlite://"
@@ -62,6 +66,9 @@ class ServerConfig(Section):
 
     body_bytes_max: Annotated[Size, between(1024, 1024**3)] = 8 * 1024**2
     """Largest request body, in bytes; above it 413. Default 8M."""
+
+    queued_bytes_max: Annotated[Size, between(1024, 1024**4)] = 1024**3
+    """Most bytes of bodies of all requests that wait, of all models; above it 503. Default 1G."""
 
     drain: Annotated[Duration, spans(0, 86_400)] = 30.0
     """Longest that a stopping gateway serves what is queued or running. Default 30s."""
@@ -99,11 +106,28 @@ class TierConfig(Section):
     queue_timeout: Annotated[Duration, spans(0.001, 86_400)] = 60.0
     """Longest that a request waits in the queue; then 429. Default 60s."""
 
+    wait_target: Annotated[Duration, spans(0.001, 86_400)] | None = None
+    """Wait within which its requests should start: one that can't is refused at once, with the
+    time at which to retry. At most queue_timeout. Default null: none is refused for that."""
+
     floor: Annotated[Percent, percent_between(0, 50)] = 0
     """Share of the work the tier gets even while better tiers are busy. Default 0%."""
 
     slot_share: Annotated[Percent, percent_between(1, 100)] = 100
     """Share of a model's slots the tier may hold at once; at least one slot. Default 100%."""
+
+    @check_field("wait_target")
+    @classmethod
+    def _refused_before_it_expires(
+        cls, wait_target: float | None, info: ValidationInfo
+    ) -> float | None:
+        queue_timeout = info.data.get("queue_timeout")
+        if wait_target is None or queue_timeout is None or wait_target <= queue_timeout:
+            return wait_target
+        raise fault(
+            f"must be at most queue_timeout, {duration_text(queue_timeout)}",
+            "Lower it, or raise queue_timeout.",
+        )
 
 
 def _key_line(line: str) -> str:
@@ -171,6 +195,14 @@ class Config(Section):
     tenants: Annotated[dict[Name, TenantConfig], Field(min_length=1)]
     """The tenants by name."""
 
+    limits: tuple[LimitConfig, ...] = ()
+    """Rate limits and quotas. Of those with the same unit, per and scope the most specific holds
+    alone: one that names the tenant before one that names the tier, then the model, then the
+    endpoint. Default: none."""
+
+    time_zone: TimeZone = "UTC"
+    """Where months begin that limits count: a name such as ``Europe/Berlin``. Default UTC."""
+
     store: Annotated[str, AfterValidator(_store)] = "memory"
     """Where API keys are kept: ``memory`` (only those in this file), or a SQLite file as
     ``sqlite:///absolute/path.db`` or ``sqlite://./relative/path.db``. Default memory."""
@@ -179,6 +211,15 @@ class Config(Section):
     def store_path(self) -> Path | None:
         """The SQLite file, or None where the store is memory."""
         return None if self.store == "memory" else Path(self.store.removeprefix(SQLITE))
+
+    @property
+    def zone(self) -> tzinfo:
+        """The time zone of calendar months."""
+        return zone(self.time_zone)
+
+    def limit_rules(self) -> tuple[LimitRule, ...]:
+        """Return the limits as the core reads them, in the order of the file. Pure."""
+        return limit_rules(self.limits)
 
     @check_field("server")
     @classmethod

@@ -37,6 +37,8 @@ class Pool:
         tiers: The service levels, best first; never empty.
         tenants: Those that may use the model, in the order of the file.
         queue_timeout_us: Longest wait in the queue, by tier.
+        wait_target_us: Wait within which a request should start, by tier; None:
+            none is refused for that. All are None where the throttle is off.
     """
 
     model: str
@@ -44,6 +46,7 @@ class Pool:
     tiers: tuple[Tier, ...]
     tenants: tuple[Tenant, ...]
     queue_timeout_us: dict[str, int]
+    wait_target_us: dict[str, int | None]
 
 
 def pools(config: Config) -> dict[str, Pool]:
@@ -60,7 +63,14 @@ def pool(config: Config, model: str) -> Pool:
     section = config.models[model]
     tenants = _tenants(config, section)
     timeouts = {name: us_from_s(tier.queue_timeout) for name, tier in config.tiers.items()}
-    return Pool(model, _rules(section, tenants), tiers(config), tenants, timeouts)
+    return Pool(
+        model,
+        _rules(section, tenants),
+        tiers(config),
+        tenants,
+        queue_timeout_us=timeouts,
+        wait_target_us=_wait_targets(config, section),
+    )
 
 
 def tiers(config: Config) -> tuple[Tier, ...]:
@@ -70,6 +80,15 @@ def tiers(config: Config) -> tuple[Tier, ...]:
         Tier(name, floor_percent=tier.floor, slot_share_percent=tier.slot_share)
         for name, tier in ranked
     )
+
+
+def _wait_targets(config: Config, model: ModelConfig) -> dict[str, int | None]:
+    """Return each tier's target, the model's own before the tier's."""
+    targets_s = {
+        name: None if model.throttle == "off" else model.wait_targets.get(name, tier.wait_target)
+        for name, tier in config.tiers.items()
+    }
+    return {name: None if s is None else us_from_s(s) for name, s in targets_s.items()}
 
 
 def _tenants(config: Config, model: ModelConfig) -> tuple[Tenant, ...]:

@@ -121,6 +121,14 @@ def duration_text(seconds: float) -> str:
     return "0s" if seconds == 0 else f"{seconds * 1000:g}ms"
 
 
+def size_text(size: int) -> str:
+    """Write bytes the way an operator would: ``64M``, ``16k``, ``500``."""
+    for unit in ("G", "M", "k"):
+        if size >= _SIZE_UNITS[unit] and size % _SIZE_UNITS[unit] == 0:
+            return f"{size // _SIZE_UNITS[unit]}{unit}"
+    return str(size)
+
+
 def spans(least_s: float, most_s: float) -> AfterValidator:
     """Bound a duration, both ends included."""
     limits = f"{duration_text(least_s)} to {duration_text(most_s)}"

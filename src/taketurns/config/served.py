@@ -14,6 +14,7 @@ from taketurns.config.quantities import (
     Duration,
     Flag,
     Name,
+    Size,
     Text,
     Whole,
     between,
@@ -196,6 +197,20 @@ class ModelConfig(Section):
 
     queue_max: Annotated[Count, between(1, COUNT_MAX)] = 100_000
     """Most requests (embeddings: texts) that wait for this model; above it 503. Default 100k."""
+
+    tenant_queue_bytes_max: Annotated[Size, between(1024, 1024**4)] = 64 * 1024**2
+    """Most bytes of bodies of one tenant's requests that wait; above it 429. Default 64M."""
+
+    queue_bytes_max: Annotated[Size, between(1024, 1024**4)] = 256 * 1024**2
+    """Most bytes of bodies of requests that wait for this model; above it 503. Default 256M."""
+
+    wait_targets: dict[Name, Annotated[Duration, spans(0.001, 86_400)] | None] = {}
+    """For this model, instead of ``tiers.NAME.wait_target``; null: none is refused for that.
+    Default: as the tiers say."""
+
+    throttle: Literal["enforce", "shadow", "off"] = "enforce"
+    """Whether requests that can't start within their wait target are refused; ``shadow`` only
+    counts and reports them. Without a wait target it means nothing. Default enforce."""
 
     debt_rounds: Annotated[Count, between(1, 1_000_000)] = 64
     """Rounds that a tenant can be set back when requests cost more than foreseen. Default 64."""

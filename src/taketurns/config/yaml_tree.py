@@ -49,7 +49,10 @@ _INT = re.compile(r"[+-]?[0-9]{1,18}")
 _FLOAT = re.compile(r"[+-]?(?:[0-9]{1,18}\.[0-9]{0,18}|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?")
 _QUOTED = re.compile(r"'([^']*)'")
 
-SYNTAX_HINT = "Quote text that holds ': ', ' #' or ${...}; indent with blanks, never with tabs."
+SYNTAX_HINT = (
+    "Quote text that holds ': ', ' #' or ${...}, or begins with *; "
+    "indent with blanks, never with tabs."
+)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from taketurns.aio import TurnExpiredError, TurnRefusedError, Turns
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Expired, Granted, Outcome
+from taketurns.core.limit_rules import Amounts
 from taketurns.core.model import Ticket
 from taketurns.dialects import openai
 from taketurns.dialects.openai import BYTES_PER_TOKEN, invalid
@@ -19,6 +20,7 @@ from taketurns.errors import (
     EngineRefusedError,
     EngineUnavailableError,
 )
+from taketurns.gateway.admission import Admission
 from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.pools import Caller, Pace, ServedModel
@@ -90,6 +92,7 @@ class EmbeddingPool:
         engines: By name.
         tokenizer: Counts tokens; None: they are estimated from the size of a text.
         tokens_max: Longest text that is taken, in tokens; None: any.
+        admission: The gateway's limits.
         clock: The process's clock.
         on_batch: Told the model and the texts of each batch that is sent.
     """
@@ -102,6 +105,7 @@ class EmbeddingPool:
         engines: Mapping[str, EmbeddingEngine],
         tokenizer: Tokenizer | None,
         tokens_max: int | None,
+        admission: Admission,
         clock: Clock,
         on_batch: Callable[[str, int], None],
     ) -> None:
@@ -114,6 +118,7 @@ class EmbeddingPool:
         self.pace = Pace()
         self._tokenizer = tokenizer
         self._tokens_max = tokens_max
+        self._admission = admission
         self._clock = clock
         self._on_batch = on_batch
         self._items: dict[str, tuple[_Work, int]] = {}
@@ -155,6 +160,7 @@ class EmbeddingPool:
 
         Raises:
             RequestError: 400, naming the text that is too long or isn't of the vocabulary.
+            LimitedError, QuotaUnavailableError: Its limits refuse it.
             TurnRefusedError, TurnExpiredError, EngineError: See there.
         """
         if not self.availability.any:
@@ -163,6 +169,8 @@ class EmbeddingPool:
         record = exchange.record
         record.items = len(inputs)
         record.input_tokens = sum(sizes)
+        amounts = Amounts(len(inputs), record.input_tokens)
+        await self._admission.let_in(exchange, caller, self.model.name, amounts)
         work = _Work(inputs, sizes, dimensions, asyncio.get_running_loop().create_future())
         now_us = self._clock.now_us()
         tickets = self._tickets(work, record.request_id, caller, now_us)

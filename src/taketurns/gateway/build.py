@@ -12,6 +12,7 @@ from taketurns.engines import minilm
 from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer
 from taketurns.engines.openai import OpenAiEngine
 from taketurns.engines.smollm2 import SmolLm2Engine
+from taketurns.gateway.admission import Admission
 from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import ServedModel
@@ -40,12 +41,15 @@ class Pools:
         return {**self.generation, **self.embeddings}
 
 
-def build_pools(config: Config, clock: Clock, on_batch: Callable[[str, int], None]) -> Pools:
+def build_pools(
+    config: Config, clock: Clock, admission: Admission, on_batch: Callable[[str, int], None]
+) -> Pools:
     """Make every pool that a configuration describes; nothing is started.
 
     Args:
         config: A configuration without faults.
         clock: The process's clock.
+        admission: The gateway's limits.
         on_batch: Told the model and the number of texts of each batch.
 
     Raises:
@@ -68,6 +72,7 @@ def build_pools(config: Config, clock: Clock, on_batch: Callable[[str, int], Non
                     engine: _upstream_model(part, name)
                     for engine, part in zip(names, section.engines, strict=True)
                 },
+                admission=admission,
                 clock=clock,
             )
         else:
@@ -80,6 +85,7 @@ def build_pools(config: Config, clock: Clock, on_batch: Callable[[str, int], Non
                 },
                 tokenizer=MiniLmTokenizer() if _all_embedded(section) else None,
                 tokens_max=_tokens_max(section),
+                admission=admission,
                 clock=clock,
                 on_batch=on_batch,
             )

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from taketurns.core.limit_rules import Amounts
 from taketurns.errors import TaketurnsError
 from taketurns.telemetry.records import RequestRecord
 
@@ -70,6 +71,14 @@ class Peer(Protocol):
         ...
 
 
+class Settles(Protocol):
+    """What is owed at a request's end."""
+
+    def settle(self, used: Amounts | None) -> None:
+        """Correct what was charged to what was used; None: it was not executed."""
+        ...
+
+
 @dataclass(slots=True)
 class Exchange:
     """One request on its way.
@@ -82,6 +91,9 @@ class Exchange:
         record: What is logged of it at its end.
         arrived_us: When its head had been read.
         sent_us: When the first byte of the answer was sent, or None.
+        query: What stood behind the path's question mark.
+        reply_headers: Sent with whatever is answered; the peer reads them when it sends the head.
+        admittance: What its limits were charged, to be settled at its end; None: nothing.
         executed: An engine may have done some of the work, whatever an error says of the rest.
     """
 
@@ -93,3 +105,6 @@ class Exchange:
     arrived_us: int
     sent_us: int | None = None
     executed: bool = False
+    reply_headers: dict[str, str] = field(default_factory=dict)
+    query: str = ""
+    admittance: "Settles | None" = None

@@ -6,26 +6,32 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
+from taketurns.calendar_month import MonthClock
 from taketurns.config.model import Config
 from taketurns.core.decision import Outcome
+from taketurns.core.limit_rules import Amounts
 from taketurns.core.model import PRIORITY_DEFAULT, PRIORITY_MAX
 from taketurns.core.snapshot import PoolSnapshot
 from taketurns.dialects import openai
 from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
+from taketurns.gateway.admission import Admission
 from taketurns.gateway.auth import Authenticator, active_tenants, key_stores
 from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.build import Pools, build_pools
 from taketurns.gateway.embeddings import ANSWERS
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.generation import GenerationPool
+from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.pools import Caller
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.ports.clock import Clock
-from taketurns.system import wall_time_s
+from taketurns.ports.stores import QuotaStore
+from taketurns.stores.sqlite_quotas import SqliteQuotaStore
+from taketurns.system import wall_time, wall_time_s
 from taketurns.telemetry.metrics import Metrics
 from taketurns.telemetry.records import LogWriter
-from taketurns.units import US_PER_MS, s_from_us
+from taketurns.units import US_PER_MS, US_PER_S, s_from_us
 from taketurns.version import VERSION
 
 LOG = logging.getLogger(__name__)
@@ -52,12 +58,22 @@ class Gateway:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.config = config
-        self.pools: Pools = build_pools(config, clock, self._count_batch)
+        self.admission = Admission(
+            config.limit_rules(),
+            clock,
+            month=MonthClock(config.zone, wall_time),
+            wall=wall_time,
+            store=quota_store(config),
+            on_refusal=self._count_limit,
+        )
+        self.pools: Pools = build_pools(config, clock, self.admission, self._count_batch)
         self.metrics = Metrics(config.tenants, self.snapshots, VERSION)
+        self.metrics.quotas_failing.set_function(lambda: self.admission.failing)
         self.ready = True
         self.draining = False
         self.active: dict[asyncio.Task[object], Exchange] = {}
         self._stopped = False
+        self._held = HeldBytes(config.server.queued_bytes_max)
         self._clock = clock
         self._auth = Authenticator(key_stores(config), active_tenants(config))
         self._created_s = wall_time_s()
@@ -79,6 +95,7 @@ class Gateway:
             StartError: An engine can't start.
         """
         self._log = log
+        await self.admission.start()
         for pool in self.pools.all().values():
             for engine in pool.engines.values():
                 await engine.start()
@@ -91,6 +108,7 @@ class Gateway:
         """Stop the engines with whatever still runs there."""
         for pool in self.pools.all().values():
             await pool.aclose()
+        await self.admission.aclose()
         self._auth.close()
 
     def reload(self, read: Callable[[], Config]) -> None:
@@ -111,7 +129,7 @@ class Gateway:
         self._auth.close()
         self._auth = Authenticator(key_stores(config), active_tenants(config))
         self.metrics.know(config.tenants)
-        apply_reload(self.pools, config)
+        apply_reload(self.pools, self.admission, config)
         self.metrics.reloaded.set(1)
         LOG.info("reloaded the configuration")
 
@@ -163,6 +181,7 @@ class Gateway:
                 await self._send(exchange, answer)
         finally:
             del self.active[task]
+            self._settle(exchange)
             self._record(exchange)
 
     async def _handle(self, exchange: Exchange, task: "asyncio.Task[object]") -> Answer | None:
@@ -208,10 +227,10 @@ class Gateway:
     def _tell(self, exchange: Exchange, error: Exception) -> Answer:
         record = exchange.record
         pool = self.pools.of(record.model)
-        retry_after_s = 1
+        retry_after_us = US_PER_S
         if pool is not None:
-            retry_after_s = pool.pace.retry_after_s(pool.turns.scheduler.queued)
-        problem = problem_of(error, retry_after_s=retry_after_s)
+            retry_after_us *= pool.pace.retry_after_s(pool.turns.scheduler.queued)
+        problem = problem_of(error, retry_after_us=retry_after_us)
         if exchange.executed:
             problem = replace(problem, executed=True)
         if problem.code == "internal_error":
@@ -263,9 +282,17 @@ class Gateway:
             body = await exchange.peer.read_body(self.config.server.body_bytes_max)
             pool = self._pool(openai.model_of(body), endpoint, caller.tenant)
             exchange.record.model = pool.model.name
-            if isinstance(pool, EmbeddingPool):
-                return await ANSWERS[endpoint](pool, exchange, body, caller)
-            return await pool.answer(exchange, body, caller)
+            section = pool.model.section
+            with self._held.hold(
+                len(body),
+                tenant=caller.tenant,
+                model=pool.model.name,
+                tenant_max=section.tenant_queue_bytes_max,
+                model_max=section.queue_bytes_max,
+            ):
+                if isinstance(pool, EmbeddingPool):
+                    return await ANSWERS[endpoint](pool, exchange, body, caller)
+                return await pool.answer(exchange, body, caller)
 
         return handle
 
@@ -320,6 +347,14 @@ class Gateway:
             return Answer(503, b'{"status":"draining"}', headers={"Retry-After": "1"})
         return Answer(200, b'{"status":"ready"}')
 
+    def _settle(self, exchange: Exchange) -> None:
+        """Correct what a request's limits were charged to what it took: on every way out."""
+        if exchange.admittance is not None:
+            record = exchange.record
+            executed = exchange.executed or record.cost > 0
+            used = Amounts(record.items, record.input_tokens, record.output_tokens)
+            exchange.admittance.settle(used if executed else None)
+
     def _record(self, exchange: Exchange) -> None:
         record = exchange.record
         if record.endpoint == "health":
@@ -332,6 +367,11 @@ class Gateway:
         if self._log is not None:
             self._log.write(record)
 
+    def _count_limit(self, rule: str, mode: str) -> None:
+        self.metrics.count_limit(rule, mode)
+        if mode == "shadow":
+            LOG.info("limit %s would have refused a request (shadow)", rule)
+
     def log_failed(self, error: OSError) -> None:
         """Say that the request log can't be written; requests are served all the same."""
         self.metrics.log_broken.set(1)
@@ -339,6 +379,12 @@ class Gateway:
 
     def _count_batch(self, model: str, items: int) -> None:
         self.metrics.count_batch(model, items)
+
+
+def quota_store(config: Config) -> QuotaStore | None:
+    """Return where months are kept; None where the configuration keeps nothing."""
+    path = config.store_path
+    return None if path is None else SqliteQuotaStore(path)
 
 
 def _broken_off(exchange: Exchange) -> TaketurnsError:

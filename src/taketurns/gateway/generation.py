@@ -8,6 +8,7 @@ from contextlib import aclosing
 from taketurns.aio import Turn, Turns
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Outcome
+from taketurns.core.limit_rules import Amounts
 from taketurns.dialects import openai
 from taketurns.dialects.openai import GenerationRequest
 from taketurns.errors import (
@@ -16,9 +17,10 @@ from taketurns.errors import (
     EngineRefusedError,
     EngineUnavailableError,
 )
+from taketurns.gateway.admission import Admission
 from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
-from taketurns.gateway.pools import Caller, Pace, ServedModel
+from taketurns.gateway.pools import Caller, OutputLengths, Pace, ServedModel
 from taketurns.gateway.problems import problem_of
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationAnswer, GenerationCall, GenerationEngine
@@ -26,9 +28,6 @@ from taketurns.units import s_from_us
 from taketurns.wire.sse import SseReader
 
 LOG = logging.getLogger(__name__)
-
-OUTPUT_TOKENS_DEFAULT = 256
-"""Output tokens that a request is charged for at dispatch where it names no limit."""
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """Largest answer that is held whole."""
@@ -58,6 +57,7 @@ class GenerationPool:
         facts: How it's scheduled.
         engines: By name.
         upstream_models: Each engine's own name of the model.
+        admission: The gateway's limits.
         clock: The process's clock.
     """
 
@@ -68,6 +68,7 @@ class GenerationPool:
         *,
         engines: Mapping[str, GenerationEngine],
         upstream_models: Mapping[str, str],
+        admission: Admission,
         clock: Clock,
     ) -> None:
         self.model = model
@@ -75,6 +76,8 @@ class GenerationPool:
         self.turns = Turns(facts.rules, facts.tiers, facts.tenants, clock=clock)
         self.availability = Availability(self.turns.set_engine, clock)
         self.pace = Pace()
+        self._admission = admission
+        self._outputs = OutputLengths()
         self._upstream_models = dict(upstream_models)
         self._clock = clock
 
@@ -95,12 +98,17 @@ class GenerationPool:
 
         Raises:
             RequestError: 400, naming the field that is wrong.
+            LimitedError, QuotaUnavailableError: Its limits refuse it.
             TurnRefusedError, TurnExpiredError, EngineError: Before anything was sent.
         """
         record = exchange.record
         request = PARSERS[record.endpoint](body)
         record.stream = request.stream
         record.input_tokens = request.input_tokens
+        expected = request.output_tokens_max or self._outputs.expected(caller.tenant)
+        await self._admission.let_in(
+            exchange, caller, self.model.name, Amounts(1, request.input_tokens, expected)
+        )
         now_us = self._clock.now_us()
         for _ in range(ATTEMPTS):
             if not self.availability.any:
@@ -129,7 +137,8 @@ class GenerationPool:
             caller.tenant,
             tier=caller.tier,
             cost=self.model.cost.charge(
-                request.input_tokens, request.output_tokens_max or OUTPUT_TOKENS_DEFAULT
+                request.input_tokens,
+                request.output_tokens_max or self._outputs.expected(caller.tenant),
             ),
             priority=caller.priority,
             deadline_us=caller.deadline_us(self.model, now_us),
@@ -143,6 +152,8 @@ class GenerationPool:
         finally:
             if turn.ended is not None:
                 record.cost = turn.ended.cost
+                if turn.ended.outcome is Outcome.COMPLETED:
+                    self._outputs.seen(caller.tenant, record.output_tokens)
                 backlog = self.turns.scheduler.queued > 0
                 self.pace.finished(1, self._clock.now_us(), backlog=backlog)
 

@@ -5,12 +5,14 @@ The contract: 429 and 503 were certainly not executed, so that sending again is
 safe; 502 and 504 may have been. ``x-request-executed`` says it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
 
 from taketurns.aio import TurnExpiredError, TurnRefusedError
 from taketurns.core.decision import Outcome, Refusal
+from taketurns.core.limit_rules import Span
 from taketurns.dialects import openai
 from taketurns.errors import (
     EngineError,
@@ -21,7 +23,10 @@ from taketurns.errors import (
     StoreUnavailableError,
     TaketurnsError,
 )
+from taketurns.gateway.admission import LimitedError, QuotaUnavailableError, limit_in_words
 from taketurns.gateway.exchange import Answer
+from taketurns.gateway.held_bytes import TooManyBytesError
+from taketurns.units import US_PER_MS, US_PER_S, ceil_s_from_us
 
 INVALID = "invalid"
 """Outcome of what never reached a queue through the caller's fault."""
@@ -56,7 +61,8 @@ class Problem:
         outcome: For the log and the metrics.
         param: The field that is wrong, or None.
         executed: True where an engine may have begun the work.
-        retry_after_s: When to try again, in whole seconds; None: not by waiting.
+        retry_after_us: When to try again; None: not by waiting.
+        headers: Further headers.
         allowed: Methods that the URL takes, where another was used.
     """
 
@@ -66,15 +72,18 @@ class Problem:
     outcome: str
     param: str | None = None
     executed: bool = False
-    retry_after_s: int | None = None
+    retry_after_us: int | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
     allowed: str | None = None
 
     def answer(self) -> Answer:
         """Return the answer in OpenAI's form."""
         headers = {"x-request-executed": "unknown" if self.executed else "no"}
-        if self.retry_after_s is not None:
-            headers["Retry-After"] = str(self.retry_after_s)
-            headers["retry-after-ms"] = str(self.retry_after_s * 1000)
+        headers.update(self.headers)
+        if self.retry_after_us is not None:
+            # Rounded up: who comes back a moment too early is refused again.
+            headers["Retry-After"] = str(max(1, ceil_s_from_us(self.retry_after_us)))
+            headers["retry-after-ms"] = str(max(1, -(-self.retry_after_us // US_PER_MS)))
         if self.status == 401:
             headers["WWW-Authenticate"] = "Bearer"
         if self.allowed is not None:
@@ -83,25 +92,53 @@ class Problem:
         return Answer(self.status, body, headers=headers)
 
 
-def problem_of(error: Exception, *, retry_after_s: int = 1) -> Problem:
+def problem_of(error: Exception, *, retry_after_us: int = US_PER_S) -> Problem:
     """Return what a client is told of an error.
 
     Args:
         error: What was raised. What nobody foresaw becomes a bare 500.
-        retry_after_s: When a queue that is full will have room.
+        retry_after_us: When a queue that is full will have room.
     """
+    if isinstance(error, RequestError):
+        return Problem(
+            error.status,
+            error.code,
+            _told(error),
+            INVALID,
+            param=error.param,
+            allowed=error.allowed if isinstance(error, MethodError) else None,
+        )
+    if isinstance(error, EngineError):
+        return _engine_problem(error)
+    return _refusal(error, retry_after_us) or Problem(
+        500,
+        "internal_error",
+        "The gateway failed. Its log has the details under this request's id.",
+        Outcome.FAILED.value,
+        executed=True,
+    )
+
+
+UNAVAILABLE: Mapping[type[TaketurnsError], tuple[str, int]] = {
+    DrainingError: ("The gateway is shutting down. Try again: another instance may answer.", 1),
+    StoreUnavailableError: ("The gateway can't reach its store of API keys. Try again later.", 5),
+    QuotaUnavailableError: (
+        "The gateway can't keep count of your organisation's quota at the moment. Try again later.",
+        5,
+    ),
+}
+"""What is told, and after how many seconds to try again, where the gateway itself is the reason."""
+
+
+def _refusal(error: Exception, retry_after_us: int) -> Problem | None:
+    """Return what is told of a refusal to take a request on; None where it's no such thing."""
     match error:
-        case RequestError():
-            return Problem(
-                error.status,
-                error.code,
-                _told(error),
-                INVALID,
-                param=error.param,
-                allowed=error.allowed if isinstance(error, MethodError) else None,
-            )
         case TurnRefusedError():
-            return _refused(error, retry_after_s)
+            return _queue_full(error, retry_after_us)
+        case LimitedError():
+            return _limited(error)
+        case TooManyBytesError():
+            return _too_many_bytes(error, retry_after_us)
         case TurnExpiredError():
             return Problem(
                 429,
@@ -109,41 +146,78 @@ def problem_of(error: Exception, *, retry_after_s: int = 1) -> Problem:
                 "The request waited in the queue until its time was up. Try again later, "
                 "or send less at once.",
                 Outcome.EXPIRED.value,
-                retry_after_s=retry_after_s,
+                retry_after_us=retry_after_us,
             )
-        case DrainingError():
+        case DrainingError() | StoreUnavailableError() | QuotaUnavailableError():
+            message, seconds = UNAVAILABLE[type(error)]
             return Problem(
                 503,
                 error.code,
-                "The gateway is shutting down. Try again: another instance may answer.",
+                message,
                 Outcome.REFUSED.value,
-                retry_after_s=1,
-            )
-        case EngineError():
-            return _engine_problem(error)
-        case StoreUnavailableError():
-            return Problem(
-                503,
-                error.code,
-                "The gateway can't reach its store of API keys. Try again later.",
-                Outcome.REFUSED.value,
-                retry_after_s=5,
+                retry_after_us=seconds * US_PER_S,
             )
         case _:
-            return Problem(
-                500,
-                "internal_error",
-                "The gateway failed. Its log has the details under this request's id.",
-                Outcome.FAILED.value,
-                executed=True,
-            )
+            return None
+
+
+def _limited(error: LimitedError) -> Problem:
+    rule, used = error.status.rule, error.status.used
+    told = (
+        f"Limit {rule.name} allows {limit_in_words(rule)}; {used} are used, and the request "
+        f"takes {error.asked}."
+    )
+    refused = Outcome.REFUSED.value
+    if rule.span is Span.MONTH:
+        # To this client a quota that is used up for weeks is nothing to wait for.
+        message = f"{told} The next month begins in {_days(error.retry_us or 0)}."
+        never = {"x-should-retry": "false"}
+        return Problem(
+            429,
+            "insufficient_quota",
+            message,
+            refused,
+            retry_after_us=error.retry_us,
+            headers=never,
+        )
+    if rule.span is Span.PARALLEL:
+        message = f"{told} Wait until one of them has ended."
+        return Problem(429, error.code, message, refused, retry_after_us=US_PER_S)
+    retry_us = error.retry_us or US_PER_S
+    message = f"{told} Try again in {max(1, -(-retry_us // US_PER_MS)) / 1000:g} s."
+    return Problem(429, error.code, message, refused, retry_after_us=retry_us)
+
+
+def _days(microseconds: int) -> str:
+    hours = -(-microseconds // (3600 * US_PER_S))
+    return f"{hours} h" if hours < 48 else f"{hours // 24} days"
+
+
+def _too_many_bytes(error: TooManyBytesError, retry_after_us: int) -> Problem:
+    refused = Outcome.REFUSED.value
+    if error.own:
+        return Problem(
+            429,
+            "tenant_bytes_full",
+            "Your organisation's requests under way hold as many bytes as they may, "
+            f"{error.limit}. Send less at once, or try again later.",
+            refused,
+            retry_after_us=retry_after_us,
+        )
+    return Problem(
+        503,
+        error.code,
+        "The requests under way hold as many bytes as they may. Try again later.",
+        refused,
+        retry_after_us=retry_after_us,
+    )
 
 
 def _told(error: TaketurnsError) -> str:
     return f"{error} {error.hint}".strip()
 
 
-def _refused(error: TurnRefusedError, retry_after_s: int) -> Problem:
+def _queue_full(error: TurnRefusedError, retry_after_us: int) -> Problem:
     refused = error.refused
     if refused.reason is Refusal.TENANT_QUEUE_FULL:
         return Problem(
@@ -152,14 +226,14 @@ def _refused(error: TurnRefusedError, retry_after_s: int) -> Problem:
             f"Your organisation's queue for this model is full: {refused.queued} of "
             f"{refused.limit}. Send fewer at once, or try again later.",
             Outcome.REFUSED.value,
-            retry_after_s=retry_after_s,
+            retry_after_us=retry_after_us,
         )
     return Problem(
         503,
         refused.reason.value,
         "The queue of this model is full. Try again later.",
         Outcome.REFUSED.value,
-        retry_after_s=retry_after_s,
+        retry_after_us=retry_after_us,
     )
 
 
@@ -173,7 +247,7 @@ def _engine_problem(error: EngineError) -> Problem:
             "no_capacity",
             "No engine of this model can be reached. Try again later.",
             failed,
-            retry_after_s=5,
+            retry_after_us=5 * US_PER_S,
         )
     if isinstance(error, EngineTimeoutError):
         message = "The engine took too long to answer."
@@ -194,7 +268,7 @@ def _engine_refusal(error: EngineRefusedError) -> Problem:
             "engine_busy",
             "The engine has no room for the request. Try again later.",
             failed,
-            retry_after_s=5,
+            retry_after_us=5 * US_PER_S,
         )
     if error.status in CALLER_STATUSES - {404}:
         told = _engine_words(error.body)

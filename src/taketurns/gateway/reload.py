@@ -2,9 +2,10 @@
 """Changes the configuration of a gateway that runs: all of it, or nothing.
 
 What can change without a restart: the tenants (new ones, their tiers, weights,
-caps, keys), how long tiers let requests wait, who may use a model, its
-quantum, and how many slots its engines have. A file that changes anything
-else is refused whole, and the configuration in force stays.
+caps, keys), the limits, how long tiers let requests wait and their wait
+targets, who may use a model, its quantum, and how many slots its engines have.
+A file that changes anything else is refused whole, and the configuration in
+force stays.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,12 +15,16 @@ from taketurns.config import pools as facts
 from taketurns.config.model import Config
 from taketurns.config.served import EmbeddedEngineConfig
 from taketurns.errors import ConfigError, ConfigFault
+from taketurns.gateway.admission import Admission
 from taketurns.gateway.build import Pools, served_model
 
 CHANGEABLE = (
     ("tenants",),
+    ("limits",),
     ("tiers", "*", "queue_timeout"),
+    ("tiers", "*", "wait_target"),
     ("models", "*", "tenants"),
+    ("models", "*", "wait_targets"),
     ("models", "*", "quantum"),
     ("models", "*", "engines", "*", "slots"),
 )
@@ -54,11 +59,12 @@ def check_reload(old: Config, new: Config) -> None:
         raise ConfigError(faults)
 
 
-def apply_reload(pools: Pools, config: Config) -> None:
-    """Let pools go by another configuration, which :func:`check_reload` has passed.
+def apply_reload(pools: Pools, admission: Admission, config: Config) -> None:
+    """Let pools and limits go by another configuration, which :func:`check_reload` has passed.
 
     Tickets that wait keep their tier; all else holds from the next decision on.
     """
+    admission.set_rules(config.limit_rules())
     for name, pool in pools.all().items():
         section = config.models[name]
         wanted = facts.pool(config, name)

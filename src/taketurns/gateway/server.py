@@ -52,11 +52,14 @@ class AiohttpPeer:
     """
 
     def __init__(
-        self, request: web.BaseRequest, request_id: str, closing: Callable[[], bool]
+        self,
+        request: web.BaseRequest,
+        own_headers: Mapping[str, str],
+        closing: Callable[[], bool],
     ) -> None:
         self.response: web.StreamResponse | None = None
         self._request = request
-        self._own_headers = {"Server": SERVER_NAME, "x-request-id": request_id}
+        self._own_headers = own_headers
         self._closing = closing
 
     async def read_body(self, bytes_max: int) -> bytes:
@@ -273,15 +276,19 @@ class HttpServer:
         record = RequestRecord(
             time=wall_time().isoformat(timespec="milliseconds"), request_id=new_id("req_")
         )
-        peer = AiohttpPeer(request, record.request_id, self._closing)
+        headers = {"Server": SERVER_NAME, "x-request-id": record.request_id}
+        peer = AiohttpPeer(request, headers, self._closing)
+        path, _, query = request.raw_path.partition("?")
         await self._handle(
             Exchange(
                 method=request.method,
-                path=request.raw_path.partition("?")[0],
+                path=path,
+                query=query,
                 headers=request.headers,
                 peer=peer,
                 record=record,
                 arrived_us=arrived_us,
+                reply_headers=headers,
             )
         )
         if peer.response is None:

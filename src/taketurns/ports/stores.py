@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is kept for longer than a process lives: API keys."""
+"""What is kept for longer than a process lives: API keys, and what a month has used up."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +72,62 @@ class KeyStore(Protocol):
         Returns:
             The key as it stands on record; None where there is none.
         """
+        ...
+
+
+MONTHS_KEPT = 3
+"""Months before the current one whose marks are kept: clocks go wrong."""
+
+
+class QuotaKey(NamedTuple):
+    """What a month's mark is kept for.
+
+    Attributes:
+        month: Such as ``"2026-11"``; months are ordered as text.
+        rule: Names the limit, and what it counts.
+        tenant: Whose count it is; "" for that of all together.
+    """
+
+    month: str
+    rule: str
+    tenant: str
+
+
+class QuotaStore(Protocol):
+    """Keeps a mark for each month's count: never below what was granted of it.
+
+    One process at a time counts; it raises a mark before it grants beyond it.
+
+    Contract, checked for every implementation by
+    :func:`taketurns.testing.contracts.check_quota_store`:
+
+    * Calls are synchronous, and come one at a time from one thread.
+    * What a call wrote outlives the process, and the machine's loss of power,
+      once it has returned. A call that raises wrote all or nothing of what it was given.
+    * Marks are at least 0 and at most 2**53.
+    * Every call may be repeated: the second time changes nothing.
+
+    Every method but ``close`` raises ``StoreUnavailableError`` where the store
+    can't be reached, is full, or is locked: asking again may help then; and
+    ``StoreError`` where it can't be read at all.
+    """
+
+    def load(self, since: str) -> dict[QuotaKey, int]:
+        """Return all marks of a month and of later ones."""
+        ...
+
+    def raise_to(self, marks: Mapping[QuotaKey, int]) -> None:
+        """Raise marks; one that is as high already stays, one that isn't there is made."""
+        ...
+
+    def lower_to(self, marks: Mapping[QuotaKey, int]) -> None:
+        """Lower marks; one that is as low already stays, one that isn't there stays away."""
+        ...
+
+    def forget_before(self, month: str) -> None:
+        """Delete the marks of earlier months, but for the latest ``MONTHS_KEPT`` of those."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held open; the next call opens it again."""
         ...

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stores in the process's own memory: the reference for all others."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from taketurns.errors import StoreError
-from taketurns.ports.stores import KeyRecord
+from taketurns.ports.stores import MONTHS_KEPT, KeyRecord, QuotaKey
 
 
 class MemoryKeyStore:
@@ -44,3 +44,34 @@ class MemoryKeyStore:
         if record is not None and record.revoked_s is None:
             record = self._record_by_id[public_id] = replace(record, revoked_s=revoked_s)
         return record
+
+
+class MemoryQuotaStore:
+    """Implements :class:`taketurns.ports.stores.QuotaStore`; lost at exit.
+
+    Bounded by rules x tenants x the months that are kept.
+    """
+
+    def __init__(self) -> None:
+        self._mark_by_key: dict[QuotaKey, int] = {}
+
+    def load(self, since: str) -> dict[QuotaKey, int]:
+        return {key: mark for key, mark in self._mark_by_key.items() if key.month >= since}
+
+    def raise_to(self, marks: Mapping[QuotaKey, int]) -> None:
+        for key, mark in marks.items():
+            self._mark_by_key[key] = max(mark, self._mark_by_key.get(key, 0))
+
+    def lower_to(self, marks: Mapping[QuotaKey, int]) -> None:
+        for key, mark in marks.items():
+            if key in self._mark_by_key:
+                self._mark_by_key[key] = min(mark, self._mark_by_key[key])
+
+    def forget_before(self, month: str) -> None:
+        earlier = sorted({key.month for key in self._mark_by_key if key.month < month})
+        gone = set(earlier[:-MONTHS_KEPT])
+        for key in [key for key in self._mark_by_key if key.month in gone]:
+            del self._mark_by_key[key]
+
+    def close(self) -> None:
+        """Do nothing: what is in memory stays."""

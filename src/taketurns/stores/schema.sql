@@ -1,5 +1,7 @@
 -- SPDX-License-Identifier: Apache-2.0
--- API keys: their hashes, never the keys. Version 1, kept in PRAGMA user_version.
+-- Version 2, kept in PRAGMA user_version. Each version adds tables to the one before.
+
+-- API keys: their hashes, never the keys. Since version 1.
 CREATE TABLE IF NOT EXISTS api_key (
     public_id TEXT PRIMARY KEY CHECK (length(public_id) BETWEEN 1 AND 64),
     tenant    TEXT NOT NULL CHECK (length(tenant) BETWEEN 1 AND 64),
@@ -7,4 +9,14 @@ CREATE TABLE IF NOT EXISTS api_key (
     created_s INTEGER NOT NULL CHECK (typeof(created_s) = 'integer'),
     revoked_s INTEGER CHECK (revoked_s IS NULL OR typeof(revoked_s) = 'integer'),
     note      TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID;
+
+-- How much of a month's quota may have been granted: the highest count that the gateway
+-- may reach without asking again. tenant '' is the count of all together. Since version 2.
+CREATE TABLE IF NOT EXISTS month_mark (
+    month  TEXT NOT NULL CHECK (length(month) = 7),
+    rule   TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    mark   INTEGER NOT NULL CHECK (typeof(mark) = 'integer' AND mark BETWEEN 0 AND 9007199254740992),
+    PRIMARY KEY (month, rule, tenant)
 ) WITHOUT ROWID;

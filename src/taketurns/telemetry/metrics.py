@@ -135,6 +135,12 @@ class Metrics:
             ["endpoint", "code"],
             registry=registry,
         )
+        self._limits = Counter(
+            "taketurns_limit_refusals",
+            "Requests that a limit refused, or would have in shadow mode.",
+            ["limit", "mode"],
+            registry=registry,
+        )
         self._batch_items = Histogram(
             "taketurns_batch_items",
             "Texts in a batch.",
@@ -147,6 +153,11 @@ class Metrics:
         )
         self.log_broken = Gauge(
             "taketurns_log_broken", "1 once the request log can't be written.", registry=registry
+        )
+        self.quotas_failing = Gauge(
+            "taketurns_quota_store_failing",
+            "1 while the counts of month quotas can't be kept.",
+            registry=registry,
         )
         self.reloaded = Gauge(
             "taketurns_config_last_reload_successful",
@@ -176,6 +187,10 @@ class Metrics:
             self._tokens.labels(record.model, tenant, "output").inc(record.output_tokens)
         if record.first_byte_s is not None:
             self._first_byte.labels(record.model, record.endpoint).observe(record.first_byte_s)
+
+    def count_limit(self, rule: str, mode: str) -> None:
+        """Count a request that a limit refused (``enforce``), or would have (``shadow``)."""
+        self._limits.labels(rule, mode).inc()
 
     def count_batch(self, model: str, items: int) -> None:
         """Count a batch that was sent to an engine."""

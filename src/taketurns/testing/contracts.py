@@ -8,7 +8,7 @@ Each suite takes an implementation in its first state and raises
 from dataclasses import replace
 
 from taketurns.errors import StoreError
-from taketurns.ports.stores import KeyRecord, KeyStore
+from taketurns.ports.stores import MONTHS_KEPT, KeyRecord, KeyStore, QuotaKey, QuotaStore
 
 
 def check_key_store(store: KeyStore) -> None:
@@ -53,3 +53,53 @@ def _check_revocation(store: KeyStore, active: KeyRecord, revoked: KeyRecord) ->
     assert store.revoke(revoked.public_id, revoked_s=100) == revoked, "a second time is kept"
     assert store.revoke("zzzzzzzzzzzz", revoked_s=100) is None, "an unknown key is revoked"
     assert len(store.list()) == 3, "a revoked key is gone"
+
+
+def check_quota_store(store: QuotaStore) -> None:
+    """Check the contract of :class:`taketurns.ports.stores.QuotaStore`.
+
+    Args:
+        store: An empty store.
+    """
+    each = QuotaKey("2026-11", "requests:trial", "acme")
+    total = QuotaKey("2026-11", "requests:trial", "")
+    odd = QuotaKey("2026-11", "tokens:ü '\"", "globex")
+    later = QuotaKey("2026-12", "requests:trial", "acme")
+
+    assert store.load("") == {}, "the suite wants an empty store"
+    store.raise_to({})
+    store.lower_to({each: 5})
+    assert store.load("") == {}, "lowering makes a mark"
+    marks = {each: 10, total: 2**53, odd: 0, later: 7}
+    for _ in range(2):
+        store.raise_to(marks)
+        assert store.load("") == marks, "marks are not kept as they were raised"
+    assert store.load("2026-11") == marks, (
+        "marks of the month itself, or of later ones, are missing"
+    )
+    assert store.load("2026-12") == {later: 7}, "marks of earlier months are loaded"
+    assert store.load("2027-01") == {}, "marks of earlier months are loaded"
+
+    store.raise_to({each: 9, later: 8})
+    assert store.load("") == {**marks, later: 8}, "raising lowers a mark"
+    for _ in range(2):
+        store.lower_to({each: 3, total: 2**53, later: 9})
+        assert store.load("") == {**marks, each: 3, later: 8}, "lowering does not just lower"
+    _check_forgetting(store)
+    store.close()
+    store.close()
+    assert store.load("2099-01") == {}, "a closed store can't be used again"
+
+
+def _check_forgetting(store: QuotaStore) -> None:
+    months = [f"2027-{number:02}" for number in range(1, 10)]
+    store.raise_to({QuotaKey(month, rule, ""): 1 for month in months for rule in ("a", "b")})
+    # The months may be anything: a clock that went wrong must not cost the real ones.
+    for now in ("2027-06", "2027-06", "2099-01"):
+        store.forget_before(now)
+        earlier = [month for month in months if month < now][-MONTHS_KEPT:]
+        months = earlier + [month for month in months if month >= now]
+        kept = sorted(key.month for key in store.load(""))
+        assert kept == sorted(months * 2), "other months are forgotten than those long over"
+    store.forget_before("2020-01")
+    assert len(store.load("")) == 2 * MONTHS_KEPT, "months to come are forgotten"

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What operators limit: rules, which of them hold for a request, and what it takes of each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from taketurns.core.windows import PARTS
+
+
+class Unit(StrEnum):
+    """What a limit counts."""
+
+    REQUESTS = "requests"
+    TOKENS = "tokens"
+    INPUT_TOKENS = "input_tokens"
+    OUTPUT_TOKENS = "output_tokens"
+    INPUTS = "inputs"
+
+
+# Looking a member up in its enum takes longer than comparing it does.
+_REQUESTS = Unit.REQUESTS
+_TOKENS = Unit.TOKENS
+_OUTPUT_TOKENS = Unit.OUTPUT_TOKENS
+_INPUTS = Unit.INPUTS
+
+
+class Span(StrEnum):
+    """Over what time a limit counts."""
+
+    SLIDING = "sliding"
+    MONTH = "month"
+    PARALLEL = "parallel"
+
+
+class Amounts(NamedTuple):
+    """What one request takes, or is thought to take.
+
+    Attributes:
+        inputs: Texts or documents; 1 for a generation.
+        input_tokens: Tokens of its input.
+        output_tokens: Tokens of its output.
+    """
+
+    inputs: int = 1
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+    def of(self, unit: Unit) -> int:
+        """Return the amount in a limit's unit."""
+        if unit is _TOKENS:
+            return self.input_tokens + self.output_tokens
+        if unit is _REQUESTS:
+            return 1
+        if unit is _OUTPUT_TOKENS:
+            return self.output_tokens
+        return self.inputs if unit is _INPUTS else self.input_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRule:
+    """One limit, as the operator set it.
+
+    Attributes:
+        name: Shown to operators and clients; unique.
+        unit: What is counted.
+        span: Over what time.
+        max: The limit, at least 0 (nothing passes).
+        period_us: Length of a sliding window, at least 60; 0 with other spans.
+        tenant: Only this tenant; "" for all.
+        tier: Only tenants of this tier; "" for all.
+        model: Only this model; "" for all.
+        endpoint: Only this endpoint; "" for all.
+        total: All tenants together, instead of each its own.
+        shadow: Count and tell, but let pass.
+    """
+
+    name: str
+    unit: Unit
+    span: Span
+    max: int
+    period_us: int = 0
+    tenant: str = ""
+    tier: str = ""
+    model: str = ""
+    endpoint: str = ""
+    total: bool = False
+    shadow: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max < 0:
+            raise ValueError(f"limit {self.name}: max must be at least 0, got {self.max}")
+        sliding = self.span is Span.SLIDING
+        if sliding != (self.period_us >= PARTS):
+            raise ValueError(f"limit {self.name}: a sliding window, and only that, has a period")
+
+    @property
+    def selector(self) -> tuple[str, str, str, str]:
+        """What it applies to, in the order in which rules are compared."""
+        return (self.tenant, self.tier, self.model, self.endpoint)
+
+    @property
+    def counts(self) -> "_Counts":
+        """What it counts: of rules that count the same, only the most specific holds."""
+        return (self.unit, self.span, self.period_us, self.total)
+
+    def applies(self, tenant: str, tier: str, model: str, endpoint: str) -> bool:
+        """Tell whether it speaks of such a request."""
+        asked = (tenant, tier, model, endpoint)
+        return all(not mine or mine == its for mine, its in zip(self.selector, asked, strict=True))
+
+
+_Counts = tuple[Unit, Span, int, bool]
+
+
+def rules_for(
+    rules: Sequence[LimitRule], *, tenant: str, tier: str, model: str, endpoint: str
+) -> tuple[LimitRule, ...]:
+    """Return the rules that hold for a request, in their order.
+
+    Of rules that count the same thing over the same time, the most specific
+    holds alone: one that names the tenant before one that names the tier, then
+    the model, then the endpoint; of equals, the first. A rule in shadow mode
+    holds beside the one that it would replace. Pure; O(rules).
+    """
+    enforced: dict[_Counts, LimitRule] = {}
+    tried: dict[_Counts, LimitRule] = {}
+    for rule in rules:
+        if rule.applies(tenant, tier, model, endpoint):
+            best = tried if rule.shadow else enforced
+            known = best.get(rule.counts)
+            if known is None or _specificity(rule) > _specificity(known):
+                best[rule.counts] = rule
+    for counts, rule in enforced.items():
+        if counts in tried and _specificity(rule) > _specificity(tried[counts]):
+            del tried[counts]
+    return tuple(
+        rule for rule in rules if (tried if rule.shadow else enforced).get(rule.counts) is rule
+    )
+
+
+def _specificity(rule: LimitRule) -> tuple[bool, ...]:
+    return tuple(bool(name) for name in rule.selector)
+
+
+def reserved(rule: LimitRule, amounts: Amounts) -> int:
+    """Return what a request takes of a limit when it's admitted.
+
+    What is known counts whole. Output tokens are a guess: they are cut so that
+    a request whose known part fits the limit is never refused for ever; only a
+    limit of 0 refuses all of them.
+    """
+    unit = rule.unit
+    amount = amounts.of(unit)
+    if amount <= rule.max:
+        return amount
+    if unit is _TOKENS:
+        return max(amounts.input_tokens, rule.max, 1)
+    return max(rule.max, 1) if unit is _OUTPUT_TOKENS else amount

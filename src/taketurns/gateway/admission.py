@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes requests on as far as their limits allow, and settles what they took.
+
+All limits of a request are charged together before it's queued, and settled
+once when it ends, whatever way it ends.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from taketurns.calendar_month import MonthClock
+from taketurns.config.limits import per_of, unit_of
+from taketurns.core.limit_rules import Amounts, LimitRule, Span, rules_for
+from taketurns.core.limits import Admitted, Denied, Ledger, Status
+from taketurns.dialects.rate_headers import Standing, ietf_headers, openai_headers
+from taketurns.errors import RequestError, TaketurnsError
+from taketurns.gateway.exchange import Exchange
+from taketurns.gateway.pools import Caller
+from taketurns.gateway.quotas import Quotas
+from taketurns.ports.clock import Clock
+from taketurns.ports.stores import QuotaStore
+from taketurns.units import US_PER_S, us_from_s
+
+RULES_CACHED_MAX = 10_000
+"""Most combinations of tenant, endpoint and model whose rules are kept at hand."""
+
+MONTH_US = 31 * 86_400 * US_PER_S
+"""Length of a month's window as headers tell it: the longest a month can be."""
+
+
+class LimitedError(TaketurnsError):
+    """A limit refuses a request: it was not queued and not executed.
+
+    Attributes:
+        status: The rule that takes longest to let it in.
+        asked: How much the request asks of it.
+        retry_us: How long until it would be let in; None: nobody can tell.
+    """
+
+    code = "rate_limit_exceeded"
+
+    def __init__(self, status: Status, asked: int, retry_us: int | None) -> None:
+        super().__init__(f"limit {status.rule.name}")
+        self.status = status
+        self.asked = asked
+        self.retry_us = retry_us
+
+
+class QuotaUnavailableError(TaketurnsError):
+    """The store can't confirm a month's quota: granting more could under-count it."""
+
+    code = "quota_store_unavailable"
+
+
+@dataclass(slots=True)
+class Admittance:
+    """One request that was let in; settle it once.
+
+    Attributes:
+        admitted: What was charged.
+    """
+
+    admitted: Admitted
+    _tenant: str
+    _ledger: Ledger
+    _quotas: Quotas
+    _settled: bool = field(default=False)
+
+    def settle(self, used: Amounts | None) -> None:
+        """Correct the charge to what was used; None: it was not executed.
+
+        Called again it does nothing, so that every way out may call it.
+        """
+        if not self._settled:
+            self._settled = True
+            self._ledger.settle(self.admitted.charges, used)
+            self._quotas.settled(self._tenant, self.admitted.charges)
+
+
+class Admission:
+    """The limits of a gateway.
+
+    Args:
+        rules: As the operator wrote them, in the order of the file.
+        clock: The process's clock.
+        month: Says which month it is, and when it ends.
+        wall: Returns the time of day.
+        store: Where months are kept; None: in memory only.
+        on_refusal: Told the name of a rule that refuses, and its mode: ``enforce`` or ``shadow``.
+    """
+
+    def __init__(
+        self,
+        rules: Sequence[LimitRule],
+        clock: Clock,
+        *,
+        month: MonthClock,
+        wall: Callable[[], datetime],
+        store: QuotaStore | None,
+        on_refusal: Callable[[str, str], None],
+    ) -> None:
+        self._ledger = Ledger()
+        self._quotas = Quotas(store, self._ledger, rules, month, clock)
+        self._rules = tuple(rules)
+        self._clock = clock
+        self._calendar = month
+        self._wall = wall
+        self._on_refusal = on_refusal
+        self._held: dict[tuple[str, str, str, str], tuple[LimitRule, ...]] = {}
+        # When the last one that a rule refused was told to come back.
+        self._promised_us: dict[tuple[str, str], int] = {}
+
+    async def start(self) -> None:
+        """Go on from the month's counts that were kept.
+
+        Raises:
+            StoreError: They can't be read.
+        """
+        await self._quotas.start()
+
+    async def aclose(self) -> None:
+        """Keep the month's counts; all requests are settled by then."""
+        await self._quotas.aclose()
+
+    @property
+    def failing(self) -> bool:
+        """True while the month's counts can't be kept."""
+        return self._quotas.failing
+
+    def set_rules(self, rules: Sequence[LimitRule]) -> None:
+        """Go by other rules; one that keeps its name and what it counts goes on counting."""
+        self._rules = tuple(rules)
+        self._held.clear()
+        self._promised_us.clear()
+        self._ledger.keep(rules)
+        self._quotas.set_rules(rules)
+
+    def rules(self, *, tenant: str, tier: str, endpoint: str, model: str) -> tuple[LimitRule, ...]:
+        """Return the limits that hold for such a request."""
+        key = (tenant, tier, endpoint, model)
+        held = self._held.get(key)
+        if held is None:
+            if len(self._held) >= RULES_CACHED_MAX:
+                self._held.clear()
+            held = self._held[key] = rules_for(
+                self._rules, tenant=tenant, tier=tier, model=model, endpoint=endpoint
+            )
+        return held
+
+    async def let_in(
+        self, exchange: Exchange, caller: Caller, model: str, amounts: Amounts
+    ) -> None:
+        """Charge a request to its limits; whoever ends it settles ``exchange.admittance``.
+
+        How its limits stand goes into the answer's headers, whatever the answer.
+
+        Raises:
+            LimitedError: A limit refuses it for now; nothing was charged.
+            QuotaUnavailableError: A month's count can't be kept.
+            RequestError: 400: it asks more than a limit allows at all.
+        """
+        tenant = caller.tenant
+        rules = self.rules(
+            tenant=tenant, tier=caller.tier, endpoint=exchange.record.endpoint, model=model
+        )
+        if not rules:
+            return
+        now_us = self._clock.now_us()
+        month = self._quotas.month()
+        result = self._ledger.admit(rules, tenant, amounts, now_us=now_us, month=month)
+        if isinstance(result, Denied):
+            self._tell_standing(exchange, self.statuses(rules, tenant))
+            raise self._refusal(result, tenant, amounts, now_us)
+        for status in result.shadowed:
+            self._on_refusal(status.rule.name, "shadow")
+        exchange.admittance = Admittance(result, tenant, self._ledger, self._quotas)
+        self._tell_standing(
+            exchange, [Status(item.rule, item.counter.used, 0) for item in result.charges]
+        )
+        charges = result.charges
+        if not self._quotas.covers(tenant, charges):
+            covered = await self._quotas.cover(tenant, charges)
+            if not covered:
+                raise QuotaUnavailableError("the store of quotas can't be written")
+
+    def statuses(
+        self, rules: Sequence[LimitRule], tenant: str, amounts: Amounts | None = None
+    ) -> tuple[Status, ...]:
+        """Return how rules stand for a tenant, and whether such a request would pass now."""
+        return self._ledger.status(
+            rules,
+            tenant,
+            amounts or Amounts(0, 0, 0),
+            now_us=self._clock.now_us(),
+            month=self._quotas.month(),
+        )
+
+    def month_left_us(self) -> int:
+        """Return how long it is until the month ends."""
+        self._quotas.month()
+        return max(0, us_from_s((self._calendar.end - self._wall()).total_seconds()))
+
+    def _refusal(
+        self, denied: Denied, tenant: str, amounts: Amounts, now_us: int
+    ) -> TaketurnsError:
+        if denied.never:
+            self._on_refusal(denied.never[0].name, "enforce")
+            return _too_large(denied.never[0], amounts)
+        # The rule that lets it in last; one of which nobody knows when comes first.
+        status = max(denied.statuses, key=lambda item: (item.wait_us is None, item.wait_us or 0))
+        rule = status.rule
+        self._on_refusal(rule.name, "enforce")
+        asked = amounts.of(rule.unit)
+        if rule.span is Span.MONTH:
+            return LimitedError(status, asked, self.month_left_us())
+        if status.wait_us is None:
+            return LimitedError(status, asked, None)
+        # Those that are refused together are told moments as far apart as the limit
+        # lets them in, or they would all come back at once.
+        key = (rule.name, "" if rule.total else tenant)
+        earliest_us = now_us + status.wait_us
+        promised_us = earliest_us
+        last_us = self._promised_us.get(key, 0)
+        if last_us >= earliest_us:
+            apart_us = asked * rule.period_us // max(1, rule.max)
+            promised_us = min(last_us + apart_us, earliest_us + rule.period_us)
+        self._promised_us[key] = promised_us
+        return LimitedError(status, asked, promised_us - now_us)
+
+    def _tell_standing(self, exchange: Exchange, statuses: Sequence[Status]) -> None:
+        standings = []
+        for status in statuses:
+            rule = status.rule
+            if rule.span is Span.PARALLEL or rule.shadow:
+                continue
+            month = rule.span is Span.MONTH
+            standings.append(
+                Standing(
+                    name=rule.name,
+                    unit=rule.unit.value,
+                    limit=rule.max,
+                    remaining=max(0, rule.max - status.used),
+                    window_us=MONTH_US if month else rule.period_us,
+                    # What a request just took counts for a whole window.
+                    reset_us=self.month_left_us() if month else rule.period_us,
+                )
+            )
+        exchange.reply_headers.update(openai_headers(standings))
+        exchange.reply_headers.update(ietf_headers(standings))
+
+
+def limit_in_words(rule: LimitRule) -> str:
+    """Return a limit in words: ``60000 tokens per minute``, ``4 requests at once``."""
+    if rule.span is Span.PARALLEL:
+        return f"{rule.max} requests at once"
+    return f"{rule.max} {unit_of(rule).replace('_', ' ')} per {per_of(rule)}"
+
+
+def _too_large(rule: LimitRule, amounts: Amounts) -> RequestError:
+    return RequestError(
+        400,
+        "request_exceeds_limit",
+        f"The request asks for {amounts.of(rule.unit)} {rule.unit.value.replace('_', ' ')}; limit "
+        f"{rule.name} allows {limit_in_words(rule)}, so it can never be let in.",
+        hint="Make it smaller.",
+    )

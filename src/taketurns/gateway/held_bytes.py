@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bounds the memory that the bodies of requests under way take: per tenant, per model, in all."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from taketurns.errors import TaketurnsError
+
+
+class TooManyBytesError(TaketurnsError):
+    """The bodies under way take all the memory they may: the request was not queued.
+
+    Attributes:
+        own: True where the tenant's own bound is met, and others still have room.
+        limit: The bound, in bytes.
+    """
+
+    code = "bytes_full"
+
+    def __init__(self, *, own: bool, limit: int) -> None:
+        super().__init__(f"bodies under way are at their bound of {limit} bytes")
+        self.own = own
+        self.limit = limit
+
+
+class HeldBytes:
+    """Counts the bodies of one gateway.
+
+    Args:
+        total_max: Most bytes in all, at least 1.
+    """
+
+    def __init__(self, total_max: int) -> None:
+        self._total_max = total_max
+        self._total = 0
+        self._by_model: dict[str, int] = {}
+        self._by_tenant: dict[tuple[str, str], int] = {}
+
+    @property
+    def total(self) -> int:
+        """Bytes held."""
+        return self._total
+
+    @contextmanager
+    def hold(
+        self, size: int, *, tenant: str, model: str, tenant_max: int, model_max: int
+    ) -> Iterator[None]:
+        """Count a body while the block runs. A single body is let in whatever its size.
+
+        Args:
+            size: Of the body, in bytes.
+            tenant: Whose it is.
+            model: What it's for.
+            tenant_max: Most bytes of this tenant for this model.
+            model_max: Most bytes for this model.
+
+        Raises:
+            TooManyBytesError: A bound is met; nothing was counted.
+        """
+        key = (tenant, model)
+        own = self._by_tenant.get(key, 0)
+        for held, most, is_own in (
+            (own, tenant_max, True),
+            (self._by_model.get(model, 0), model_max, False),
+            (self._total, self._total_max, False),
+        ):
+            if held and held + size > most:
+                raise TooManyBytesError(own=is_own, limit=most)
+        self._add(key, size)
+        try:
+            yield
+        finally:
+            self._add(key, -size)
+
+    def _add(self, key: tuple[str, str], size: int) -> None:
+        self._total += size
+        self._by_model[key[1]] = self._by_model.get(key[1], 0) + size
+        left = self._by_tenant.get(key, 0) + size
+        if left:
+            self._by_tenant[key] = left
+        else:
+            self._by_tenant.pop(key, None)

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A process killed in its write loop has never granted more than the next one counts."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+ROUNDS = 100 if os.environ.get("TAKETURNS_PROOF") else 10
+BLOCK = 5
+SAFETY_S = 60
+
+CHILD = """
+import asyncio, sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+from taketurns.core.limits import Amounts, Ledger, LimitRule, Span, Unit
+from taketurns.gateway.quotas import Quotas
+from taketurns.stores.sqlite_quotas import SqliteQuotaStore
+from taketurns.system import SystemClock
+
+RULES = (LimitRule("trial", Unit.REQUESTS, Span.MONTH, 10**9),)
+path, clients, block = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+
+
+async def client(quotas, ledger):
+    while True:
+        admitted = ledger.admit(RULES, "acme", Amounts(), now_us=0, month=quotas.month())
+        charges = admitted.charges
+        assert quotas.covers("acme", charges) or await quotas.cover("acme", charges)
+        print("granted", flush=True)
+        await asyncio.sleep(0)
+
+
+async def main():
+    ledger = Ledger()
+    clock = SystemClock(asyncio.get_running_loop())
+    quotas = Quotas(
+        SqliteQuotaStore(path), ledger, RULES, lambda: "2026-11", clock, block=lambda _: block
+    )
+    await quotas.start()
+    print(ledger.months().get(("trial", "acme"), ("", 0))[1], flush=True)
+    if clients:
+        await asyncio.gather(*(client(quotas, ledger) for _ in range(clients)))
+    await quotas.aclose()
+
+
+asyncio.run(main())
+"""
+
+
+def run_until_killed(path, clients, lines):
+    """Start a process, kill it after so many lines; return where it began and what it granted."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(path), str(clients), str(BLOCK)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        began = int(process.stdout.readline())
+        granted = 0
+        for _ in range(lines):
+            assert process.stdout.readline() == "granted\n"
+            granted += 1
+        process.send_signal(signal.SIGKILL)
+        # What it wrote before it died is still in the pipe.
+        granted += process.stdout.read().count("granted\n")
+        assert process.wait(SAFETY_S) == -signal.SIGKILL
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    return began, granted
+
+
+@pytest.mark.slow
+def test_kill_9_in_the_write_loop_never_counts_too_little_and_at_most_a_block_too_much(tmp_path):
+    rng = random.Random(20261101)
+    path = tmp_path / "taketurns.db"
+    least = most = 0
+    for number in range(ROUNDS):
+        clients = rng.choice([1, 1, 8])
+        began, granted = run_until_killed(path, clients, rng.randrange(200))
+        assert least <= began <= most, f"round {number}"
+        # Each client may have been charged for one that it wasn't told of.
+        least, most = began + granted, began + granted + clients + BLOCK
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, str(path), "0", "1"],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=SAFETY_S,
+    )
+    assert least <= int(done.stdout) <= most
