@@ -91,8 +91,8 @@ class LimitRule:
     def __post_init__(self) -> None:
         if self.max < 0:
             raise ValueError(f"limit {self.name}: max must be at least 0, got {self.max}")
-        sliding = self.span is Span.SLIDING
-        if sliding != (self.period_us >= PARTS):
+        fits = self.period_us >= PARTS if self.span is Span.SLIDING else self.period_us == 0
+        if not fits:
             raise ValueError(f"limit {self.name}: a sliding window, and only that, has a period")
 
     @property

@@ -207,13 +207,9 @@ class Ledger:
 
 
 def _new_counter(rule: LimitRule) -> Counter:
-    match rule.span:
-        case Span.SLIDING:
-            return SlidingWindow(rule.period_us)
-        case Span.MONTH:
-            return MonthCount()
-        case Span.PARALLEL:
-            return ParallelCount()
+    if rule.span is Span.SLIDING:
+        return SlidingWindow(rule.period_us)
+    return MonthCount() if rule.span is Span.MONTH else ParallelCount()
 
 
 def _status(rule: LimitRule, counter: Counter, amount: int, now_us: int) -> Status:

@@ -6,7 +6,8 @@ until the last of it is as old as the period. So whatever was taken counts for
 at least a period: no half-open window of that length, whatever its phase, holds
 more than was counted. And it counts for at most a period and a part: a sender
 who always has more gets at least 60/61 of the limit, and one who sends evenly
-and at most once in a part gets all of it, as if each time were kept.
+and at most once in a part gets all of it, as if each time were kept. (A part
+has whole microseconds, rounded up.)
 
 A *month* counts from one instant to another that the caller names: calendars
 are none of the core's business. *Parallel* counts what is under way.
