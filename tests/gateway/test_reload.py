@@ -119,8 +119,9 @@ def test_a_file_with_faults_changes_nothing(play):
     [
         ({"tenants": {"acme": {"weight": 2}}}, []),
         ({"tiers": {"trial": {"queue_timeout": 1}}}, []),
-        ({"tiers": {"trial": {"wait_target": 1}}}, []),
-        ({"models": {"chat": {"wait_targets": {"trial": 1}}}}, []),
+        # What was measured for no target so far can't be predicted.
+        ({"models": {"chat": {"wait_targets": {"trial": 1}}}}, ["models.chat"]),
+        ({"tiers": {"trial": {"wait_target": 1}}}, ["models.chat", "models.embed"]),
         ({"models": {"chat": {"tenants": ("acme",), "quantum": 5}}}, []),
         ({"models": {"chat": {"queue_max": 1}}}, ["models.chat.queue_max"]),
         ({"tiers": {"trial": {"floor": "5%", "queue_timeout": 2}}}, ["tiers.trial.floor"]),
@@ -146,3 +147,14 @@ def test_every_place_that_cant_change_is_named(play, sections, paths):
         assert "Restart" in raised.value.faults[0].hint
 
     play(scenario)
+
+
+def test_a_wait_target_can_change_where_there_was_one(play):
+    async def scenario(site):
+        new = changed(site.gateway.config, tiers={"production": {"wait_target": 9}})
+        check_reload(site.gateway.config, new)
+        assert reload(site, tiers={"production": {"wait_target": 9}})
+        assert site.pool("chat").model.wait_target_us["production"] == 9_000_000
+
+    tiers = {"production": {"rank": 0, "wait_target": 3}, "trial": {"rank": 1}}
+    play(scenario, tiers=tiers)

@@ -63,13 +63,14 @@ def pool(config: Config, model: str) -> Pool:
     section = config.models[model]
     tenants = _tenants(config, section)
     timeouts = {name: us_from_s(tier.queue_timeout) for name, tier in config.tiers.items()}
+    targets = _wait_targets(config, section)
     return Pool(
         model,
-        _rules(section, tenants),
+        _rules(section, tenants, throttled=any(targets.values())),
         tiers(config),
         tenants,
         queue_timeout_us=timeouts,
-        wait_target_us=_wait_targets(config, section),
+        wait_target_us=targets,
     )
 
 
@@ -102,7 +103,7 @@ def _tenants(config: Config, model: ModelConfig) -> tuple[Tenant, ...]:
     )
 
 
-def _rules(model: ModelConfig, tenants: Sequence[Tenant]) -> PoolRules:
+def _rules(model: ModelConfig, tenants: Sequence[Tenant], *, throttled: bool) -> PoolRules:
     return PoolRules(
         quantum=model.quantum or _quantum_default(model, tenants),
         tenant_queue_max=model.tenant_queue_max,
@@ -111,6 +112,7 @@ def _rules(model: ModelConfig, tenants: Sequence[Tenant]) -> PoolRules:
         batch=_batch(model),
         # A text may be far smaller than a quantum: it costs its own tokens.
         min_charge=1 if model.kind == "embeddings" else None,
+        throttle=throttled,
         shared_queue=model.scheduler == "shared_queue",
     )
 

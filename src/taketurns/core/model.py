@@ -125,6 +125,7 @@ class PoolRules:
         batch: Rules for batches, or None where each ticket takes a slot of its own.
         shared_queue: One queue by priority, deadline and arrival for all tenants
             and tiers, instead of tiers and round robin: for comparison.
+        throttle: Measure the pool, so that waits can be predicted.
     """
 
     quantum: int
@@ -134,6 +135,7 @@ class PoolRules:
     queue_max: int = 100_000
     batch: BatchRules | None = None
     shared_queue: bool = False
+    throttle: bool = False
 
     def __post_init__(self) -> None:
         for name in ("quantum", "debt_rounds", "tenant_queue_max", "queue_max"):

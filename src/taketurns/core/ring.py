@@ -208,6 +208,11 @@ class Ring:
         for flow in sorted(flows, key=lambda flow: flow.entry[1] if flow.entry else 0):
             self._settled(flow)
 
+    @property
+    def newcomers(self) -> int:
+        """At most so many flows stand among the new ones; some of them may have left."""
+        return len(self._new)
+
     def is_fresh(self, flow: Flow) -> bool:
         """Tell whether a flow could be forgotten: idle, nothing in flight, its debt repaid.
 

@@ -19,11 +19,13 @@ from taketurns.core.deadlines import Deadlines
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, Refused
 from taketurns.core.filling import fill
 from taketurns.core.flow import OUT, Flow
+from taketurns.core.forecast import Forecast
 from taketurns.core.model import PoolRules, Tenant, Ticket, Tier
 from taketurns.core.queue import NEVER_US, Entry, entry_of
 from taketurns.core.ring import Ring
 from taketurns.core.slots import EngineSlots, Slots
 from taketurns.core.snapshot import Explanation, PoolSnapshot, explain, snapshot
+from taketurns.core.throttle import Prediction
 from taketurns.core.tiers import Tiers, TierState
 
 EVERYBODY = "*"
@@ -84,6 +86,7 @@ class Scheduler:
         )
         self._tenants = {tenant.name: tenant for tenant in tenants}
         self._slots = Slots()
+        self._forecast = Forecast(states, self._slots) if rules.throttle else None
         self._waiting: dict[str, Entry] = {}
         self._running: dict[str, _Running] = {}
         # What stands charged for those whose charge was settled meanwhile.
@@ -118,11 +121,8 @@ class Scheduler:
         if len(waiting) >= rules.queue_max:
             return Refused(ticket, Refusal.POOL_QUEUE_FULL, rules.queue_max, len(waiting))
         flow = state.flows.get(EVERYBODY if rules.shared_queue else tenant)
-        if flow is None:
-            flow = self._add_flow(state, tenant)
-        elif flow.place == OUT and state.ring.is_fresh(flow):
-            # It could have been forgotten: it counts as if it had been.
-            flow.largest = 0
+        if flow is None or flow.place == OUT:
+            flow = self._come_in(state, flow, tenant)
         queue = flow.queue
         if queue.count >= rules.tenant_queue_max and not rules.shared_queue:
             return Refused(ticket, Refusal.TENANT_QUEUE_FULL, rules.tenant_queue_max, queue.count)
@@ -134,6 +134,8 @@ class Scheduler:
             entry = self._watched(ticket, arrival)
         waiting[ticket_id] = entry
         queue.push(entry)
+        if self._forecast is not None:
+            self._forecast.queued(state.rank, flow, ticket)
         if flow.place == OUT and (flow.cap is None or flow.in_flight < flow.cap):
             state.ring.enter(flow)
         return None
@@ -148,7 +150,7 @@ class Scheduler:
         entry = self._waiting.pop(ticket_id, None)
         if entry is None:
             return None
-        self._withdraw(entry)
+        self._withdraw(entry, expired=False)
         if entry[1] != NEVER_US:
             self._deadlines.forget()
         return entry[3]
@@ -167,6 +169,9 @@ class Scheduler:
         flow = self._flow_of(ticket)
         flow.queue.push(moved)
         flow.queue.remove(entry)
+        if self._forecast is not None:
+            rank = self._state_by_tier[ticket.tier].rank
+            self._forecast.moved(rank, flow, entry[3], priority)
         self._waiting[ticket_id] = moved
         if entry[1] != NEVER_US:
             self._deadlines.forget()
@@ -180,10 +185,13 @@ class Scheduler:
             the order in which they were decided.
         """
         decisions: list[Expired | Granted] = []
+        forecast = self._forecast
+        if forecast is not None:
+            forecast.passed(now_us)
         if self._deadlines.heap:
             while (entry := self._deadlines.pop(now_us)) is not None:
                 del self._waiting[entry[3].id]
-                self._withdraw(entry)
+                self._withdraw(entry, expired=True)
                 decisions.append(Expired(entry[3]))
         slots = self._slots
         while slots.available:
@@ -191,6 +199,8 @@ class Scheduler:
             if granted is None:
                 break
             decisions.append(granted)
+        if forecast is not None:
+            forecast.advanced(decisions, len(self._waiting))
         return decisions
 
     def next_wake_us(self) -> int | None:
@@ -243,6 +253,9 @@ class Scheduler:
         else:
             final = 0
             state.ring.refund(flow, charged)
+        if self._forecast is not None:
+            freed = batch is None or batch.left == 1
+            self._forecast.finished(ticket, freed=freed, executed=executed)
         flow.in_flight -= 1
         if flow.place == OUT:
             if flow.queue.count:
@@ -267,6 +280,8 @@ class Scheduler:
         self._tenants[tenant.name] = tenant
         if self._rules.shared_queue:
             return
+        if self._forecast is not None:
+            self._forecast.weighed(tenant)
         for state in self._tiers.states:
             flow = state.flows.get(tenant.name)
             if flow is None:
@@ -311,6 +326,31 @@ class Scheduler:
     def is_waiting(self, ticket_id: str) -> bool:
         """Tell whether a ticket is queued."""
         return ticket_id in self._waiting
+
+    def predict(
+        self, ticket: Ticket, now_us: int, *, target_us: int | None = None, ahead: int = 0
+    ) -> Prediction:
+        """Predict how long a ticket would wait if it were submitted next. O(1).
+
+        Call it once for each ticket that arrives, whether or not it's submitted
+        then: it counts as offered. Whoever submits it next lets the pool learn from it.
+
+        Args:
+            ticket: The ticket; not queued yet.
+            now_us: The time.
+            target_us: Longest wait that is in time; None: until its deadline.
+            ahead: Cost of tickets that are submitted with it and go before it.
+
+        Raises:
+            ValueError: The pool's rules have no throttle, or its tier is unknown.
+        """
+        state = self._state_by_tier.get(ticket.tier)
+        if self._forecast is None or state is None:
+            raise ValueError(f"no throttle in the pool's rules, or no tier {ticket.tier!r}")
+        name = EVERYBODY if self._rules.shared_queue else ticket.tenant
+        tenant = self._tenants.get(name) or Tenant(name)
+        flow = state.flows.get(name)
+        return self._forecast.predict(state, flow, tenant, ticket, now_us, target_us, ahead)
 
     def snapshot(self) -> PoolSnapshot:
         """Return the state for people and metrics. O(tenants)."""
@@ -368,6 +408,8 @@ class Scheduler:
         state.ring.charge(flow, ticket.cost, goes_on=goes_on)
         if self._floored:
             self._tiers.charged(state, ticket.cost)
+        if self._forecast is not None:
+            self._forecast.started(state.rank, flow, ticket)
         if batch is not None:
             batch.left += 1
         self._running[ticket.id] = (ticket, flow, state, engine, batch)
@@ -375,7 +417,13 @@ class Scheduler:
 
     # Housekeeping
 
-    def _add_flow(self, state: TierState, tenant: str) -> Flow:
+    def _come_in(self, state: TierState, flow: Flow | None, tenant: str) -> Flow:
+        """Return the flow of a tenant that stands outside the ring; make it where there is none."""
+        if flow is not None:
+            if state.ring.is_fresh(flow):
+                # It could have been forgotten: it counts as if it had been.
+                flow.largest = 0
+            return flow
         if self._rules.shared_queue:
             flow = Flow(EVERYBODY, 1, None, state.ring.round)
         else:
@@ -397,14 +445,16 @@ class Scheduler:
         name = EVERYBODY if self._rules.shared_queue else ticket.tenant
         return self._state_by_tier[ticket.tier].flows[name]
 
-    def _withdraw(self, entry: Entry) -> None:
+    def _withdraw(self, entry: Entry, *, expired: bool) -> None:
         """Take an entry out of its queue, and its tenant out of the ring if that was all."""
         ticket = entry[3]
         flow = self._flow_of(ticket)
         flow.queue.remove(entry)
         self._passed.discard(entry[2])
+        state = self._state_by_tier[ticket.tier]
+        if self._forecast is not None:
+            self._forecast.withdrawn(state.rank, flow, ticket, expired=expired)
         if flow.queue.count == 0:
-            state = self._state_by_tier[ticket.tier]
             state.place(flow)
             if flow.in_flight == 0:
                 state.rest(flow)

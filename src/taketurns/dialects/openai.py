@@ -10,7 +10,7 @@ models, errors), checked against the official Python client.
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -239,13 +239,19 @@ def _model_object(name: str, owner: str, created_s: int) -> dict[str, object]:
 _TYPE_BY_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-def error_answer(status: int, code: str, message: str, param: str | None = None) -> bytes:
-    """Write an error in OpenAI's form."""
+def error_answer(
+    status: int,
+    code: str,
+    message: str,
+    param: str | None = None,
+    details: Mapping[str, object] | None = None,
+) -> bytes:
+    """Write an error in OpenAI's form; ``details`` stand beside it, for programs."""
     kind = _TYPE_BY_STATUS.get(status)
     if kind is None:
         kind = "server_error" if status >= 500 else "invalid_request_error"
     error = {"message": message, "type": kind, "param": param, "code": code}
-    return msgspec.json.encode({"error": error})
+    return msgspec.json.encode({"error": error, **(details or {})})
 
 
 USAGE_TOKENS_MAX = 1_000_000_000

@@ -6,9 +6,13 @@ IETF HTTPAPI working group, draft-ietf-httpapi-ratelimit-headers.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
-from taketurns.units import US_PER_MS, US_PER_S, ceil_s_from_us
+from taketurns.units import US_PER_MS, ceil_s_from_us
+
+CACHED_MAX = 1_024
+"""Most texts that are kept at hand: nearly every answer has the same ones."""
 
 
 class Standing(NamedTuple):
@@ -31,6 +35,9 @@ class Standing(NamedTuple):
     reset_us: int
 
 
+SF_INTEGER_MAX = 999_999_999_999_999
+"""Largest integer of structured fields (RFC 9651, section 3.3.1): larger limits are told as it."""
+
 OPENAI_UNITS = {"requests": "requests", "tokens": "tokens"}
 """Units that OpenAI has headers for."""
 
@@ -52,27 +59,33 @@ def ietf_headers(standings: Sequence[Standing]) -> dict[str, str]:
     """Return ``RateLimit-Policy`` of all limits and ``RateLimit`` of the tightest."""
     if not standings:
         return {}
-    policies = [
-        f'"{item.name}";q={item.limit};w={ceil_s_from_us(item.window_us)};qu="{item.unit}"'
-        for item in standings
-    ]
-    # Shares of their limits compared without dividing: r1/q1 < r2/q2.
+    policies = [_policy(item.name, item.limit, item.window_us, item.unit) for item in standings]
     tight = standings[0]
     for item in standings[1:]:
-        if item.remaining * tight.limit < tight.remaining * item.limit:
+        # Shares of their limits compared without dividing: r1/q1 < r2/q2. A limit of 0 has none.
+        share, least = item.remaining * tight.limit, tight.remaining * item.limit
+        if share < least or (share == least and item.remaining < tight.remaining):
             tight = item
+    left = min(tight.remaining, SF_INTEGER_MAX)
     return {
         "RateLimit-Policy": ", ".join(policies),
-        "RateLimit": f'"{tight.name}";r={tight.remaining};t={ceil_s_from_us(tight.reset_us)}',
+        "RateLimit": f'"{tight.name}";r={left};t={ceil_s_from_us(tight.reset_us)}',
     }
 
 
+@lru_cache(CACHED_MAX)
+def _policy(name: str, limit: int, window_us: int, unit: str) -> str:
+    window_s = ceil_s_from_us(window_us)
+    return f'"{name}";q={min(limit, SF_INTEGER_MAX)};w={window_s};qu="{unit}"'
+
+
+@lru_cache(CACHED_MAX)
 def duration(microseconds: int) -> str:
     """Return a duration as OpenAI writes it: ``120ms``, ``7.5s``, ``2h3m0s``; rounded up."""
     milliseconds = -(-microseconds // US_PER_MS)
     if milliseconds < 1_000:
         return f"{milliseconds}ms"
-    if microseconds < 60 * US_PER_S:
+    if milliseconds < 60_000:
         return f"{milliseconds / 1_000:g}s"
     minutes, seconds = divmod(ceil_s_from_us(microseconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -108,6 +108,9 @@ class Admission:
         self._wall = wall
         self._on_refusal = on_refusal
         self._held: dict[tuple[str, str, str, str], tuple[LimitRule, ...]] = {}
+        self._end_of = ""
+        self._month_end_us = 0
+        self._look_again_us = 0
         # When the last one that a rule refused was told to come back.
         self._promised_us: dict[tuple[str, str], int] = {}
 
@@ -197,9 +200,15 @@ class Admission:
         )
 
     def month_left_us(self) -> int:
-        """Return how long it is until the month ends."""
-        self._quotas.month()
-        return max(0, us_from_s((self._calendar.end - self._wall()).total_seconds()))
+        """Return how long it is until the month ends, by a look at the calendar once a minute."""
+        month = self._quotas.month()
+        now_us = self._clock.now_us()
+        if month != self._end_of or now_us >= self._look_again_us:
+            left_us = us_from_s((self._calendar.end - self._wall()).total_seconds())
+            self._end_of = month
+            self._month_end_us = now_us + left_us
+            self._look_again_us = now_us + 60 * US_PER_S
+        return max(0, self._month_end_us - now_us)
 
     def _refusal(
         self, denied: Denied, tenant: str, amounts: Amounts, now_us: int
@@ -217,14 +226,16 @@ class Admission:
         if status.wait_us is None:
             return LimitedError(status, asked, None)
         # Those that are refused together are told moments as far apart as the limit
-        # lets them in, or they would all come back at once.
+        # lets them in, or they would all come back at once. Where they fill a period,
+        # the next are told its moments anew: none is told a time that only gets longer.
         key = (rule.name, "" if rule.total else tenant)
         earliest_us = now_us + status.wait_us
         promised_us = earliest_us
         last_us = self._promised_us.get(key, 0)
         if last_us >= earliest_us:
             apart_us = asked * rule.period_us // max(1, rule.max)
-            promised_us = min(last_us + apart_us, earliest_us + rule.period_us)
+            if last_us + apart_us <= earliest_us + rule.period_us:
+                promised_us = last_us + apart_us
         self._promised_us[key] = promised_us
         return LimitedError(status, asked, promised_us - now_us)
 

@@ -25,6 +25,7 @@ from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.pools import Caller, Pace, ServedModel
 from taketurns.gateway.problems import CALLER_STATUSES
+from taketurns.gateway.throttling import Throttle
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import EmbedCall, EmbeddingEngine, EmbedInput, Tokenizer
 from taketurns.system import new_id
@@ -94,10 +95,11 @@ class EmbeddingPool:
         tokens_max: Longest text that is taken, in tokens; None: any.
         admission: The gateway's limits.
         clock: The process's clock.
+        on_late: Told of each request that the throttle refuses.
         on_batch: Told the model and the texts of each batch that is sent.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - wired in one place, by name
         self,
         model: ServedModel,
         facts: PoolFacts,
@@ -107,6 +109,7 @@ class EmbeddingPool:
         tokens_max: int | None,
         admission: Admission,
         clock: Clock,
+        on_late: Callable[[str, str, str], None],
         on_batch: Callable[[str, int], None],
     ) -> None:
         self.model = model
@@ -114,6 +117,7 @@ class EmbeddingPool:
         self.turns = Turns(
             facts.rules, facts.tiers, facts.tenants, clock=clock, on_decision=self._carry_out
         )
+        self._throttle = Throttle(self.turns.scheduler, on_late)
         self.availability = Availability(self.turns.set_engine, clock)
         self.pace = Pace()
         self._tokenizer = tokenizer
@@ -147,6 +151,7 @@ class EmbeddingPool:
         caller: Caller,
         *,
         dimensions: int | None = None,
+        queries: int = 0,
         name_of: Callable[[int], str],
     ) -> Embedded:
         """Embed the texts of one request, in batches shared with others.
@@ -156,6 +161,7 @@ class EmbeddingPool:
             texts: Texts or token ids, none of them empty.
             caller: Who sends it.
             dimensions: Length of the vectors asked for, or None.
+            queries: How many of the texts are no inputs to limits.
             name_of: Returns the field that a text stands in, for errors.
 
         Raises:
@@ -169,11 +175,19 @@ class EmbeddingPool:
         record = exchange.record
         record.items = len(inputs)
         record.input_tokens = sum(sizes)
-        amounts = Amounts(len(inputs), record.input_tokens)
+        exchange.inputs = len(inputs) - queries
+        amounts = Amounts(exchange.inputs, record.input_tokens)
         await self._admission.let_in(exchange, caller, self.model.name, amounts)
         work = _Work(inputs, sizes, dimensions, asyncio.get_running_loop().create_future())
         now_us = self._clock.now_us()
         tickets = self._tickets(work, record.request_id, caller, now_us)
+        self._throttle.check(
+            self.model,
+            caller,
+            tickets[-1],
+            now_us=now_us,
+            ahead=sum(ticket.cost for ticket in tickets[:-1]),
+        )
         try:
             await self._run(work, tickets)
         finally:

@@ -42,7 +42,12 @@ class Pools:
 
 
 def build_pools(
-    config: Config, clock: Clock, admission: Admission, on_batch: Callable[[str, int], None]
+    config: Config,
+    clock: Clock,
+    admission: Admission,
+    *,
+    on_batch: Callable[[str, int], None],
+    on_late: Callable[[str, str, str], None],
 ) -> Pools:
     """Make every pool that a configuration describes; nothing is started.
 
@@ -51,6 +56,7 @@ def build_pools(
         clock: The process's clock.
         admission: The gateway's limits.
         on_batch: Told the model and the number of texts of each batch.
+        on_late: Told of each request that a throttle refuses, see :class:`Throttle`.
 
     Raises:
         StartError: A package of an embedded model is missing.
@@ -74,6 +80,7 @@ def build_pools(
                 },
                 admission=admission,
                 clock=clock,
+                on_late=on_late,
             )
         else:
             built.embeddings[name] = EmbeddingPool(
@@ -87,6 +94,7 @@ def build_pools(
                 tokens_max=_tokens_max(section),
                 admission=admission,
                 clock=clock,
+                on_late=on_late,
                 on_batch=on_batch,
             )
     return built
@@ -101,6 +109,7 @@ def served_model(config: Config, name: str) -> ServedModel:
         section=section,
         tenants=frozenset(tenant.name for tenant in pool.tenants),
         queue_timeout_us=pool.queue_timeout_us,
+        wait_target_us=pool.wait_target_us,
         cost=COST_MODELS[section.cost_or_default],
     )
 

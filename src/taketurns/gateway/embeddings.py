@@ -57,6 +57,7 @@ async def answer_rerank(
         exchange,
         [request.query, *request.documents],
         caller,
+        queries=1,
         name_of=lambda index: f"documents[{index - 1}]" if index else "query",
     )
     if _numbers(embedded) <= NUMBERS_INLINE_MAX:

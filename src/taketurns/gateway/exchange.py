@@ -94,6 +94,7 @@ class Exchange:
         query: What stood behind the path's question mark.
         reply_headers: Sent with whatever is answered; the peer reads them when it sends the head.
         admittance: What its limits were charged, to be settled at its end; None: nothing.
+        inputs: Texts or documents that its limits count; 1 for a generation.
         executed: An engine may have done some of the work, whatever an error says of the rest.
     """
 
@@ -107,4 +108,5 @@ class Exchange:
     executed: bool = False
     reply_headers: dict[str, str] = field(default_factory=dict)
     query: str = ""
+    inputs: int = 1
     admittance: "Settles | None" = None

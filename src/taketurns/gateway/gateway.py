@@ -66,7 +66,13 @@ class Gateway:
             store=quota_store(config),
             on_refusal=self._count_limit,
         )
-        self.pools: Pools = build_pools(config, clock, self.admission, self._count_batch)
+        self.pools: Pools = build_pools(
+            config,
+            clock,
+            self.admission,
+            on_batch=self._count_batch,
+            on_late=self._count_late,
+        )
         self.metrics = Metrics(config.tenants, self.snapshots, VERSION)
         self.metrics.quotas_failing.set_function(lambda: self.admission.failing)
         self.ready = True
@@ -352,7 +358,7 @@ class Gateway:
         if exchange.admittance is not None:
             record = exchange.record
             executed = exchange.executed or record.cost > 0
-            used = Amounts(record.items, record.input_tokens, record.output_tokens)
+            used = Amounts(exchange.inputs, record.input_tokens, record.output_tokens)
             exchange.admittance.settle(used if executed else None)
 
     def _record(self, exchange: Exchange) -> None:
@@ -366,6 +372,9 @@ class Gateway:
         self.metrics.count(record)
         if self._log is not None:
             self._log.write(record)
+
+    def _count_late(self, model: str, mode: str, reason: str) -> None:
+        self.metrics.count_late(model, mode, reason)
 
     def _count_limit(self, rule: str, mode: str) -> None:
         self.metrics.count_limit(rule, mode)

@@ -22,6 +22,7 @@ from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
 from taketurns.gateway.pools import Caller, OutputLengths, Pace, ServedModel
 from taketurns.gateway.problems import problem_of
+from taketurns.gateway.throttling import Throttle
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationAnswer, GenerationCall, GenerationEngine
 from taketurns.units import s_from_us
@@ -59,6 +60,7 @@ class GenerationPool:
         upstream_models: Each engine's own name of the model.
         admission: The gateway's limits.
         clock: The process's clock.
+        on_late: Told of each request that the throttle refuses.
     """
 
     def __init__(
@@ -70,10 +72,12 @@ class GenerationPool:
         upstream_models: Mapping[str, str],
         admission: Admission,
         clock: Clock,
+        on_late: Callable[[str, str, str], None],
     ) -> None:
         self.model = model
         self.engines = dict(engines)
         self.turns = Turns(facts.rules, facts.tiers, facts.tenants, clock=clock)
+        self._throttle = Throttle(self.turns.scheduler, on_late)
         self.availability = Availability(self.turns.set_engine, clock)
         self.pace = Pace()
         self._admission = admission
@@ -105,16 +109,16 @@ class GenerationPool:
         request = PARSERS[record.endpoint](body)
         record.stream = request.stream
         record.input_tokens = request.input_tokens
-        expected = request.output_tokens_max or self._outputs.expected(caller.tenant)
+        expected = self._expected(request, caller)
         await self._admission.let_in(
             exchange, caller, self.model.name, Amounts(1, request.input_tokens, expected)
         )
         now_us = self._clock.now_us()
-        for _ in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             if not self.availability.any:
                 break
             try:
-                return await self._take_turn(exchange, request, caller, now_us)
+                return await self._take_turn(exchange, request, caller, now_us, first=attempt == 0)
             except EngineUnavailableError as error:
                 # Not a byte was sent: another engine may have it.
                 LOG.warning("request %s: %s", record.request_id, error)
@@ -122,7 +126,13 @@ class GenerationPool:
         raise EngineUnavailableError(self.model.name, "no engine of this model can be reached")
 
     async def _take_turn(
-        self, exchange: Exchange, request: GenerationRequest, caller: Caller, now_us: int
+        self,
+        exchange: Exchange,
+        request: GenerationRequest,
+        caller: Caller,
+        now_us: int,
+        *,
+        first: bool,
     ) -> Answer | None:
         """Wait for a turn and use it.
 
@@ -131,6 +141,7 @@ class GenerationPool:
             request: What was read of it.
             caller: Who sends it.
             now_us: When it arrived: its deadline counts from there.
+            first: It has met no dead engine yet; later it's throttled no more.
         """
         record = exchange.record
         turn = self.turns.turn(
@@ -138,17 +149,19 @@ class GenerationPool:
             tier=caller.tier,
             cost=self.model.cost.charge(
                 request.input_tokens,
-                request.output_tokens_max or self._outputs.expected(caller.tenant),
+                self._expected(request, caller),
             ),
             priority=caller.priority,
             deadline_us=caller.deadline_us(self.model, now_us),
             ticket_id=record.request_id,
         )
+        if first:
+            self._throttle.check(self.model, caller, turn.ticket, now_us=now_us)
         try:
             async with turn:
                 record.engine = turn.engine
                 record.wait_s = s_from_us(self._clock.now_us() - now_us)
-                return await self._relay(exchange, request, turn)
+                return await self._relay(exchange, request, turn, self._expected(request, caller))
         finally:
             if turn.ended is not None:
                 record.cost = turn.ended.cost
@@ -157,8 +170,12 @@ class GenerationPool:
                 backlog = self.turns.scheduler.queued > 0
                 self.pace.finished(1, self._clock.now_us(), backlog=backlog)
 
+    def _expected(self, request: GenerationRequest, caller: Caller) -> int:
+        """Return how many output tokens a request may have: its own limit, or a guess."""
+        return request.output_tokens_max or self._outputs.expected(caller.tenant)
+
     async def _relay(
-        self, exchange: Exchange, request: GenerationRequest, turn: Turn
+        self, exchange: Exchange, request: GenerationRequest, turn: Turn, expected: int
     ) -> Answer | None:
         engine = self.engines[turn.engine]
         record = exchange.record
@@ -169,6 +186,9 @@ class GenerationPool:
             request_id=record.request_id,
         )
         exchange.executed = True
+        if not request.stream:
+            # What a whole answer holds is known at its end, and only if the engine says so.
+            record.output_tokens = expected
         try:
             answer = await engine.open(call)
             self.availability.reached(engine.name)

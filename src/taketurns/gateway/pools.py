@@ -19,6 +19,7 @@ class ServedModel:
         section: What the operator wrote of it.
         tenants: Those who may use it.
         queue_timeout_us: Longest wait in the queue, by tier.
+        wait_target_us: Wait within which a request should start, by tier; None: any.
         cost: What its requests cost.
     """
 
@@ -26,6 +27,7 @@ class ServedModel:
     section: ModelConfig
     tenants: frozenset[str]
     queue_timeout_us: dict[str, int]
+    wait_target_us: dict[str, int | None]
     cost: CostModel
 
 

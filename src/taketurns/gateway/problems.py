@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 import msgspec
 
 from taketurns.aio import TurnExpiredError, TurnRefusedError
+from taketurns.config.limits import per_of, unit_of
 from taketurns.core.decision import Outcome, Refusal
 from taketurns.core.limit_rules import Span
+from taketurns.core.throttle import Why
 from taketurns.dialects import openai
 from taketurns.errors import (
     EngineError,
@@ -26,7 +28,8 @@ from taketurns.errors import (
 from taketurns.gateway.admission import LimitedError, QuotaUnavailableError, limit_in_words
 from taketurns.gateway.exchange import Answer
 from taketurns.gateway.held_bytes import TooManyBytesError
-from taketurns.units import US_PER_MS, US_PER_S, ceil_s_from_us
+from taketurns.gateway.throttling import WouldBeLateError
+from taketurns.units import US_PER_MS, US_PER_S, ceil_s_from_us, s_from_us
 
 INVALID = "invalid"
 """Outcome of what never reached a queue through the caller's fault."""
@@ -63,6 +66,7 @@ class Problem:
         executed: True where an engine may have begun the work.
         retry_after_us: When to try again; None: not by waiting.
         headers: Further headers.
+        details: The reason in figures, for programs.
         allowed: Methods that the URL takes, where another was used.
     """
 
@@ -74,6 +78,7 @@ class Problem:
     executed: bool = False
     retry_after_us: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    details: Mapping[str, object] = field(default_factory=dict)
     allowed: str | None = None
 
     def answer(self) -> Answer:
@@ -88,7 +93,7 @@ class Problem:
             headers["WWW-Authenticate"] = "Bearer"
         if self.allowed is not None:
             headers["Allow"] = self.allowed
-        body = openai.error_answer(self.status, self.code, self.message, self.param)
+        body = openai.error_answer(self.status, self.code, self.message, self.param, self.details)
         return Answer(self.status, body, headers=headers)
 
 
@@ -137,6 +142,8 @@ def _refusal(error: Exception, retry_after_us: int) -> Problem | None:
             return _queue_full(error, retry_after_us)
         case LimitedError():
             return _limited(error)
+        case WouldBeLateError():
+            return _late(error)
         case TooManyBytesError():
             return _too_many_bytes(error, retry_after_us)
         case TurnExpiredError():
@@ -168,6 +175,17 @@ def _limited(error: LimitedError) -> Problem:
         f"takes {error.asked}."
     )
     refused = Outcome.REFUSED.value
+    details = {
+        "limit": {
+            "name": rule.name,
+            "unit": unit_of(rule),
+            "per": per_of(rule),
+            "max": rule.max,
+            "used": used,
+            "asked": error.asked,
+            "retry_after_s": None if error.retry_us is None else s_from_us(error.retry_us),
+        }
+    }
     if rule.span is Span.MONTH:
         # To this client a quota that is used up for weeks is nothing to wait for.
         message = f"{told} The next month begins in {_days(error.retry_us or 0)}."
@@ -179,13 +197,53 @@ def _limited(error: LimitedError) -> Problem:
             refused,
             retry_after_us=error.retry_us,
             headers=never,
+            details=details,
         )
     if rule.span is Span.PARALLEL:
         message = f"{told} Wait until one of them has ended."
-        return Problem(429, error.code, message, refused, retry_after_us=US_PER_S)
+        return Problem(429, error.code, message, refused, retry_after_us=US_PER_S, details=details)
     retry_us = error.retry_us or US_PER_S
-    message = f"{told} Try again in {max(1, -(-retry_us // US_PER_MS)) / 1000:g} s."
-    return Problem(429, error.code, message, refused, retry_after_us=retry_us)
+    message = f"{told} Try again in {_seconds(retry_us)} s."
+    return Problem(429, error.code, message, refused, retry_after_us=retry_us, details=details)
+
+
+def _late(error: WouldBeLateError) -> Problem:
+    late, prediction = error.late, error.prediction
+    told = (
+        f"The request would wait about {_seconds(late.wait_us)} s, and its target is "
+        f"{_seconds(late.target_us)} s. "
+    )
+    figures = {
+        "reason": late.reason.value,
+        "predicted_wait_s": s_from_us(late.wait_us),
+        "target_s": s_from_us(late.target_us),
+        "cost_per_s": prediction.cost_per_s,
+    }
+    again = f"Try again in {_seconds(late.retry_after_us)} s."
+    refused = Outcome.REFUSED.value
+    if late.reason is Why.SHARE:
+        # What all others have queued together is nobody else's business.
+        figures["own_cost_in_front"] = prediction.own
+        return Problem(
+            429,
+            error.code,
+            f"{told}What your organisation has queued already is the reason. {again}",
+            refused,
+            retry_after_us=late.retry_after_us,
+            details={"throttle": figures},
+        )
+    return Problem(
+        503,
+        "overloaded",
+        f"{told}The model has no capacity left at the moment. {again}",
+        refused,
+        retry_after_us=late.retry_after_us,
+        details={"throttle": figures},
+    )
+
+
+def _seconds(microseconds: int) -> str:
+    return f"{max(1, -(-microseconds // US_PER_MS)) / 1000:g}"
 
 
 def _days(microseconds: int) -> str:

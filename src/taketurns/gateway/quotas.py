@@ -219,6 +219,10 @@ class Quotas:
             return
         for charge in charges:
             if isinstance(charge.counter, MonthCount):
+                known = self._marks.get((charge.rule.name, "" if charge.rule.total else tenant))
+                if known is None or known.counter is not charge.counter:
+                    # Its rule has gone meanwhile: what the store holds of it stays as it is.
+                    continue
                 mark = self._mark(charge.rule, tenant, charge.counter)
                 self._run_ahead(mark)
                 if mark.kept - mark.counter.used > 2 * mark.block and not self._closed:

@@ -55,6 +55,17 @@ def check_reload(old: Config, new: Config) -> None:
         and isinstance(part, EmbeddedEngineConfig)
         and part.slots != old.models[name].engines[index].slots
     ]
+    faults += [
+        ConfigFault(
+            f"models.{name}",
+            "gets its first wait target, and measuring begins at the start",
+            hint=RESTART,
+        )
+        for name in new.models
+        if not faults
+        and facts.pool(new, name).rules.throttle
+        and not facts.pool(old, name).rules.throttle
+    ]
     if faults:
         raise ConfigError(faults)
 

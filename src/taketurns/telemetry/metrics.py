@@ -141,6 +141,12 @@ class Metrics:
             ["limit", "mode"],
             registry=registry,
         )
+        self._late = Counter(
+            "taketurns_throttle_refusals",
+            "Requests that would have waited too long and were refused, or would have been.",
+            ["model", "mode", "reason"],
+            registry=registry,
+        )
         self._batch_items = Histogram(
             "taketurns_batch_items",
             "Texts in a batch.",
@@ -191,6 +197,10 @@ class Metrics:
     def count_limit(self, rule: str, mode: str) -> None:
         """Count a request that a limit refused (``enforce``), or would have (``shadow``)."""
         self._limits.labels(rule, mode).inc()
+
+    def count_late(self, model: str, mode: str, reason: str) -> None:
+        """Count a request that a throttle refused (``enforce``), or would have (``shadow``)."""
+        self._late.labels(model, mode, reason).inc()
 
     def count_batch(self, model: str, items: int) -> None:
         """Count a batch that was sent to an engine."""

@@ -459,3 +459,13 @@ def test_dead_entries_are_cleared_when_they_come_to_the_top(table):
         table.empty(flow)
     assert table.ring.begin() is None
     assert held(table.ring) == 0
+
+
+def test_newcomers_are_those_whose_first_turn_is_to_come():
+    table = Table()
+    table.add("a", 10, 10)
+    assert table.ring.newcomers == 1
+    table.serve_one()
+    table.add("b", 10)
+    table.add("c", 10)
+    assert table.ring.newcomers == 2

@@ -883,3 +883,71 @@ def test_nothing_is_kept_of_tickets_that_ended(seed, batch):
     assert set(left.values()) == {0}
     assert [tier.slots_held for tier in scheduler.snapshot().tiers] == [0, 0]
     assert scheduler.snapshot().slots_free == 3
+
+
+# Watched
+
+
+WATCHED = PoolRules(quantum=10, min_charge=0, throttle=True)
+
+
+def watched_pool(**fields):
+    """A pool that knows its rate: 20 tickets of 10 cost units, one a second."""
+    pool = Pool(WATCHED, slots=1, **fields)
+    for number in range(20):
+        pool.add(f"warm{number}", "warm", tier=pool.tier)
+    for number in range(20):
+        assert pool.advance(number * 1_000_000) == [f"warm{number}"]
+        pool.scheduler.finish(f"warm{number}")
+    pool.advance(20_000_000)
+    return pool
+
+
+def asked(pool, tenant, **fields):
+    ticket = Ticket("asked", tenant, pool.tier, 10)
+    return pool.scheduler.predict(ticket, pool.now_us, **fields)
+
+
+def test_a_watched_pool_predicts_by_what_is_in_front():
+    pool = watched_pool()
+    assert asked(pool, "acme").wait_us == 0
+    for number in range(6):
+        pool.add(f"t{number}")
+        pool.advance()
+    assert asked(pool, "acme").own == 50
+    assert pool.scheduler.cancel("t5") is not None
+    assert pool.scheduler.change("t4", priority=999, deadline_us=30_000_000)
+    assert asked(pool, "acme").own == 30
+    assert asked(pool, "acme", ahead=20).own == 50
+    assert pool.advance(30_000_000) == ["-t4"]
+    pool.scheduler.set_tenant(Tenant("acme", 2))
+    prediction = asked(pool, "acme", target_us=1)
+    assert prediction.own == 30
+    assert prediction.wait_us == prediction.alone_us >= 3_000_000
+
+
+def test_a_watched_pool_counts_grants_of_batches_by_their_slots():
+    rules = PoolRules(quantum=10, throttle=True, batch=BatchRules(size_max=2, items_max=2))
+    pool = Pool(rules, slots=1)
+    for number in range(80):
+        pool.add(f"t{number}")
+    for second in range(20):
+        for name in pool.advance(second * 1_000_000):
+            pool.scheduler.finish(name)
+    pool.advance(20_000_000)
+    assert asked(pool, "acme").slot_us == pytest.approx(1_000_000, rel=0.06)
+
+
+def test_a_shared_queue_is_watched_as_one():
+    rules = PoolRules(quantum=10, shared_queue=True, throttle=True)
+    pool = Pool(rules)
+    pool.add("a", "acme")
+    pool.scheduler.set_tenant(Tenant("acme", 2))
+    assert asked(pool, "globex").wait_us is None
+
+
+def test_only_a_watched_pool_predicts_and_only_for_its_tiers():
+    with pytest.raises(ValueError, match="no throttle"):
+        asked(Pool(), "acme")
+    with pytest.raises(ValueError, match="no tier 'nope'"):
+        Pool(WATCHED).scheduler.predict(Ticket("a", "acme", "nope"), 0)

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Follows what happens in a pool, and predicts from it when a ticket would start.
+
+For the pool it measures how much a slot does in its time: while tickets wait,
+or at any time as long as too few did. For each tier it learns how far
+predictions can be trusted: see :class:`Forecast`.
+
+Every event and every prediction is O(1) in tenants and tickets.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from taketurns.core.decision import Expired, Granted
+from taketurns.core.demand import Demand, Own
+from taketurns.core.flow import Flow
+from taketurns.core.model import Tenant, Ticket
+from taketurns.core.slots import Slots
+from taketurns.core.throttle import ONE, RATE_ONE, Correction, Pace, Prediction, solve, within_cap
+from taketurns.core.tiers import TierState
+from taketurns.core.turn import level_before, would_be_new
+
+GRANTS_MAX = 1_024
+"""After so many grants what was measured before counts half."""
+
+GRANTS_MIN = 16
+"""Fewer grants tell no rate."""
+
+INFLOW_US = 8_000_000
+"""After so long what was offered before counts half."""
+
+OVERLOAD_PERCENT = 150
+"""Where more is offered than so much of what the pool can serve, many must be refused.
+
+Below, what is late comes in spells that pass, and refusing helps nobody; the
+correction errs on the side of admitting, and one ticket in 13 may be late.
+Above, one in 39. Each of the two regimes has learned its own.
+"""
+
+QUEUED_PERCENT = 100
+"""The same holds where so much of what it serves in the time of a target waits already."""
+
+TRACKED_MAX = 1_024
+"""Most waiting tickets from which is learned whether they start in time."""
+
+SHARE_LEAST_PERCENT = 5
+"""Of the pool's rate, what a tier is taken to get at least when better ones are busy."""
+
+
+class _Tier:
+    """One tier: the scheduler's own state of it, its demand, the corrections of two regimes."""
+
+    __slots__ = ("calm", "demand", "overload", "state")
+
+    def __init__(self, state: TierState) -> None:
+        self.state = state
+        self.demand = Demand(state.ring.quantum)
+        self.calm = Correction(Correction.LEAST, up=1_536, down=128)
+        self.overload = Correction(ONE * 3 // 2, up=3_072, down=80)
+
+
+class _Tracked(NamedTuple):
+    """A ticket that was admitted: when it would be late, and which correction admitted it."""
+
+    late_us: int
+    rank: int
+    correction: Correction
+
+
+class Forecast:
+    """What a pool's scheduler tells of its events, and the predictions made of it.
+
+    Args:
+        states: The pool's tiers, best first.
+        slots: Its slots; only read.
+    """
+
+    def __init__(self, states: Sequence[TierState], slots: Slots) -> None:
+        self._tiers = [_Tier(state) for state in states]
+        self._slots = slots
+        self._now_us = 0
+        self._held = 0
+        self._backlogged = False
+        self._busy = Pace(GRANTS_MAX)
+        self._any = Pace(GRANTS_MAX)
+        self._offered_us = 0
+        # The ticket predicted last, and what goes before it of the same tenant: they
+        # are counted as offered, and may be queued next.
+        self._predicted: tuple[str, _Tracked | None] = ("", None)
+        self._announced: tuple[str, int] = ("", 0)
+        self._tracked: dict[str, _Tracked] = {}
+
+    # Events
+
+    def queued(self, rank: int, flow: Flow, ticket: Ticket) -> None:
+        """A ticket was queued."""
+        demand = self._tiers[rank].demand
+        cost, tenant = ticket.cost, flow.tenant
+        predicted, tracked = self._predicted
+        announced, left = self._announced
+        offered = 0
+        if predicted == ticket.id:
+            if tracked is not None and len(self._tracked) < TRACKED_MAX:
+                self._tracked[ticket.id] = tracked
+        elif announced == tenant and left >= cost:
+            self._announced = (tenant, left - cost)
+        else:
+            offered = cost
+        own = demand.own.get(tenant)
+        if own is None or offered:
+            own = demand.offer(tenant, flow.weight, offered, self._now_us)
+        demand.queue(own, ticket.priority, cost)
+
+    def started(self, rank: int, flow: Flow, ticket: Ticket) -> None:
+        """A waiting ticket was granted a slot."""
+        demand = self._tiers[rank].demand
+        demand.queue(demand.own[flow.tenant], ticket.priority, -ticket.cost)
+        if self._backlogged:
+            self._busy.served(ticket.cost, 1, 0)
+        tracked = self._tracked.pop(ticket.id, None)
+        if tracked is not None:
+            self._learn(tracked, late=self._now_us > tracked.late_us)
+
+    def withdrawn(self, rank: int, flow: Flow, ticket: Ticket, *, expired: bool) -> None:
+        """A waiting ticket left the queue without a slot."""
+        demand = self._tiers[rank].demand
+        demand.queue(demand.own[flow.tenant], ticket.priority, -ticket.cost)
+        tracked = self._tracked.pop(ticket.id, None)
+        if tracked is not None and expired:
+            self._learn(tracked, late=True)
+
+    def moved(self, rank: int, flow: Flow, ticket: Ticket, priority: int) -> None:
+        """A waiting ticket got another priority."""
+        demand = self._tiers[rank].demand
+        own = demand.own[flow.tenant]
+        demand.queue(own, priority, ticket.cost)
+        demand.queue(own, ticket.priority, -ticket.cost)
+        self._tracked.pop(ticket.id, None)
+
+    def weighed(self, tenant: Tenant) -> None:
+        """A tenant got another weight, or the one that it had."""
+        for tier in self._tiers:
+            tier.demand.weigh(tenant.name, tenant.weight)
+
+    def finished(self, ticket: Ticket, *, freed: bool, executed: bool) -> None:
+        """A running ticket ended; ``freed`` where its slot is free by that."""
+        if executed:
+            self._any.served(ticket.cost, 1, int(freed))
+        else:
+            self._busy.take_back(ticket.cost, int(freed))
+
+    def passed(self, now_us: int) -> None:
+        """It's ``now_us``; what ended since the last time ended at this moment."""
+        us = now_us - self._now_us
+        if us <= 0:
+            return
+        self._now_us = now_us
+        self._any.slot_us += us * self._held
+        if self._backlogged:
+            self._busy.slot_us += us * self._held
+        self._offered_us += min(us, INFLOW_US)
+        if self._offered_us >= INFLOW_US:
+            self._offered_us >>= 1
+            for tier in self._tiers:
+                tier.demand.offered >>= 1
+
+    def advanced(self, decisions: Sequence[Expired | Granted], queued: int) -> None:
+        """All that could start has started by these decisions; so many tickets wait still."""
+        slots = self._slots
+        if self._backlogged:
+            for one in decisions:
+                if isinstance(one, Granted):
+                    self._busy.served(0, 0, 1)
+        self._held = slots.total - slots.free if slots.available else slots.total
+        self._backlogged = queued > 0 and not slots.available and self._held > 0
+
+    # Prediction
+
+    def predict(
+        self,
+        state: TierState,
+        flow: Flow | None,
+        tenant: Tenant,
+        ticket: Ticket,
+        now_us: int,
+        target_us: int | None,
+        ahead: int,
+    ) -> Prediction:
+        """Predict the wait of a ticket that may be queued next; see :meth:`Scheduler.predict`."""
+        tier = self._tiers[state.rank]
+        slots = self._slots
+        own = tier.demand.offer(tenant.name, tenant.weight, ticket.cost + ahead, now_us)
+        pace = self._pace()
+        correction = self._correction(state.rank, pace)
+        tracked = None
+        if target_us is None and ticket.deadline_us is not None:
+            target_us = ticket.deadline_us - now_us
+        if target_us is not None:
+            tier.demand.aim(target_us)
+            tracked = _Tracked(now_us + target_us, state.rank, correction)
+        self._predicted = (ticket.id, tracked)
+        self._announced = (tenant.name, ahead)
+        capped = flow is not None and flow.capped
+        if slots.available and not ahead and not capped and state.may_start(slots.total):
+            return Prediction(0)
+        if pace is None:
+            return Prediction(None)
+        before = ahead + own.before(ticket.priority)
+        prediction = self._reckon(state, flow, own, before, pace, correction.factor)
+        if tenant.cap is not None and (capped or before):
+            prediction = within_cap(prediction, tenant.cap, pace)
+        wait_us = prediction.wait_us or 0
+        if target_us is not None and wait_us * correction.factor > target_us * ONE:
+            # Whoever queues it all the same, in a trial without refusals, teaches nothing by it.
+            self._predicted = (ticket.id, None)
+        return prediction
+
+    def _reckon(
+        self,
+        state: TierState,
+        flow: Flow | None,
+        own: Own,
+        before: int,
+        pace: Pace,
+        factor: int,
+    ) -> Prediction:
+        """Predict the wait behind ``before`` of the tenant's own; no cap is minded."""
+        demand = self._tiers[state.rank].demand
+        total = self._slots.total
+        if self._slots.available and state.may_start(total):
+            # Nobody else has anything that could start.
+            rate = self._rate(state.rank, pace)
+            alone_us = before * RATE_ONE // rate
+            return Prediction(alone_us, 0, alone_us, 0, before, 0, 0, rate, factor)
+        level = level_before(state.ring, flow, own.weight, before)
+        others = demand.backlogs.served(level, own.cost, own.weight)
+        soon = demand.soon.served(level, own.soon, own.weight)
+        mean_cost = max(state.ring.quantum, pace.cost // pace.tickets)
+        newcomer = min((2 * state.ring.newcomers + 1) * mean_cost, demand.backlogs.cost)
+        if before == 0 and would_be_new(state.ring, flow):
+            others, soon = min(others, newcomer), min(soon, newcomer)
+        better = 0
+        for tier in self._tiers[: state.rank]:
+            better += tier.demand.backlogs.cost
+        rate = self._rate(state.rank, pace)
+        wait_us, others = solve(better + before, others, soon, rate, demand.horizon_us)
+        slot_us = pace.slot_us // (pace.grants * total)
+        newcomer_us = min(wait_us, (better + newcomer) * RATE_ONE // rate) + slot_us
+        alone_us = (better + before) * RATE_ONE // rate + slot_us
+        return Prediction(
+            wait_us + slot_us, newcomer_us, alone_us, better, before, others, slot_us, rate, factor
+        )
+
+    def _pace(self) -> Pace | None:
+        """Return the better measurement that there is; None: nothing is known yet."""
+        if self._slots.total == 0:
+            return None
+        if self._busy.known(GRANTS_MIN):
+            return self._busy
+        return self._any if self._any.known(GRANTS_MIN) else None
+
+    def _rate(self, rank: int, pace: Pace) -> int:
+        """Return the pool's rate for a tier: its slots, less what better tiers take of them."""
+        tier = self._tiers[rank].state.tier
+        total = self._slots.total
+        per_slot = pace.cost * RATE_ONE // pace.slot_us
+        whole = per_slot * total
+        rate = whole
+        if tier.slot_share_percent < 100:
+            rate = per_slot * max(1, tier.slot_share_percent * total // 100)
+        if rank:
+            better = sum(one.demand.offered for one in self._tiers[:rank])
+            left = whole - better * RATE_ONE // max(1, self._offered_us)
+            least = whole * max(SHARE_LEAST_PERCENT, tier.floor_percent) // 100
+            rate = min(rate, max(left, least))
+        return max(rate, 1)
+
+    def _correction(self, rank: int, pace: Pace | None) -> Correction:
+        """Return the correction in force: that of overload where far too much is offered."""
+        tier = self._tiers[rank]
+        if pace is None:
+            return tier.calm
+        offered = queued = 0
+        for one in self._tiers[: rank + 1]:
+            offered += one.demand.offered
+            queued += one.demand.backlogs.cost
+        # offered / offered_us > 1.5 * slots * cost / slot_us, without division.
+        served = self._slots.total * pace.cost
+        if offered * 100 * pace.slot_us > served * self._offered_us * OVERLOAD_PERCENT:
+            return tier.overload
+        over = queued * 100 * pace.slot_us > served * tier.demand.horizon_us * QUEUED_PERCENT
+        return tier.overload if over else tier.calm
+
+    def _learn(self, tracked: _Tracked, *, late: bool) -> None:
+        """Let a correction learn from a ticket, unless the regime has changed since.
+
+        Who was admitted in calm and came under an overload says nothing of either.
+        """
+        if tracked.correction is self._correction(tracked.rank, self._pace()):
+            tracked.correction.learn(late=late)
