@@ -45,8 +45,10 @@ proof: setup  ## Run the long versions by hand: many seeds, large numbers
 demo: setup  ## Show the noisy neighbour, with the scheduler and with one shared queue
 	@$(BIN)/taketurns demo --record benchmarks/results/demo.json $(ARGS)
 
-bench: setup  ## Measure the scheduler; the figures go to benchmarks/results/
-	@$(BIN)/python benchmarks/scheduler.py --record benchmarks/results/scheduler.json $(ARGS)
+bench: setup  ## Measure scheduler, limits, throttle and admission; figures go to benchmarks/results/
+	@for name in scheduler limits throttle admission; do \
+	  $(BIN)/python benchmarks/$$name.py --record benchmarks/results/$$name.json $(ARGS) || exit 1; \
+	done
 
 lock: setup  ## Pin what is installed in constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \

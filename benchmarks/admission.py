@@ -8,15 +8,14 @@ gateway, so that the HTTP server's own time doesn't hide the difference.
     python benchmarks/admission.py [--json] [--rounds N] [--record PATH]
 """
 
-import argparse
 import asyncio
 import gc
-import json
 import time
-from pathlib import Path
+
+from harness import deliver, measured, options_for
 
 from taketurns.config.load import parse
-from taketurns.figures import Figure, median, report, rounded, spread
+from taketurns.figures import Figure, median, rounded
 from taketurns.gateway.auth import mint
 from taketurns.gateway.exchange import Answer, Exchange
 from taketurns.gateway.gateway import Gateway
@@ -152,10 +151,8 @@ async def measure_expiry() -> list[float]:
 
 def main() -> None:
     """Measure, print, and record where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = options_for(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="rounds to take the median of")
-    parser.add_argument("--record", type=Path, help="write the JSON object to a file too")
     options = parser.parse_args()
     without, with_it = asyncio.run(measure_cpu(options.rounds))
     delays = sorted(asyncio.run(measure_expiry()))
@@ -163,9 +160,9 @@ def main() -> None:
     p99 = delays[len(delays) * 99 // 100]
     note = "three limits, one of them a month's, and a wait target; without the HTTP server"
     figures = [
-        _figure("cpu_us_per_request_without_admission", without, "us"),
-        _figure("cpu_us_per_request_with_admission", with_it, "us", note=note),
-        _figure(
+        measured("cpu_us_per_request_without_admission", without, "us"),
+        measured("cpu_us_per_request_with_admission", with_it, "us", note=note),
+        measured(
             "cpu_us_that_admission_adds",
             added,
             "us",
@@ -184,41 +181,7 @@ def main() -> None:
             f"{EXPIRING} requests that wait at once, deadlines of 50 to 300 ms",
         ),
     ]
-    result = report(figures, seed=0, peers={})
-    if options.record:
-        options.record.write_text(json.dumps(result, indent=2) + "\n")
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    for item in result["figures"]:
-        verdict = {True: "reached", False: "NOT REACHED", None: ""}[item["reached"]]
-        low, high = item["spread"]
-        print(
-            f"{item['name']:45} {item['value']:>10,g} {item['unit']:3} "
-            f"[{low:,g}..{high:,g}]  {item['target']:>8} {verdict}"
-        )
-
-
-def _figure(
-    name: str,
-    values: list[float],
-    unit: str,
-    target: str = "",
-    *,
-    reached: bool | None = None,
-    note: str = "",
-) -> Figure:
-    low, high = spread(values)
-    return Figure(
-        name,
-        rounded(median(values)),
-        unit,
-        target,
-        reached,
-        len(values),
-        (rounded(low), rounded(high)),
-        note,
-    )
+    deliver(figures, options)
 
 
 if __name__ == "__main__":

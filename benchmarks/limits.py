@@ -12,15 +12,14 @@ Time is the process's own CPU time: one core, whatever else the machine does.
     python benchmarks/limits.py [--json] [--rounds N] [--record PATH]
 """
 
-import argparse
 import gc
-import json
 import time
 import tracemalloc
-from pathlib import Path
+
+from harness import deliver, measured, options_for
 
 from taketurns.core.limits import Admitted, Amounts, Ledger, LimitRule, Span, Unit
-from taketurns.figures import Figure, median, report, rounded, spread
+from taketurns.figures import Figure, median
 
 TENANTS = 10_000
 REQUESTS = 20_000
@@ -102,7 +101,7 @@ def measure(rounds: int) -> list[Figure]:
         for rules, one in traffic.items():
             us[rules].append(one.us_per_request(REQUESTS))
     figures = [
-        _figure(
+        measured(
             f"us_per_request_{rules}_rules",
             us[rules],
             "us",
@@ -115,7 +114,7 @@ def measure(rounds: int) -> list[Figure]:
     for name, requests in (("quiet", 1), ("busy", 600)):
         size = bytes_held(requests=requests)
         figures.append(
-            _figure(
+            measured(
                 f"bytes_per_rule_and_{name}_tenant",
                 [size],
                 "B",
@@ -127,42 +126,12 @@ def measure(rounds: int) -> list[Figure]:
     return figures
 
 
-def _figure(
-    name: str, values: list[float], unit: str, target: str, *, reached: bool, note: str
-) -> Figure:
-    low, high = spread(values)
-    return Figure(
-        name,
-        rounded(median(values)),
-        unit,
-        target,
-        reached,
-        len(values),
-        (rounded(low), rounded(high)),
-        note,
-    )
-
-
 def main() -> None:
     """Measure, print, and record where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = options_for(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="rounds to take the median of")
-    parser.add_argument("--record", type=Path, help="write the JSON object to a file too")
     options = parser.parse_args()
-    result = report(measure(options.rounds), seed=0, peers={})
-    if options.record:
-        options.record.write_text(json.dumps(result, indent=2) + "\n")
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    for item in result["figures"]:
-        verdict = "reached" if item["reached"] else "NOT REACHED"
-        low, high = item["spread"]
-        print(
-            f"{item['name']:35} {item['value']:>10,g} {item['unit']:4} "
-            f"[{low:,g}..{high:,g}]  {item['target']:>10} {verdict}"
-        )
+    deliver(measure(options.rounds), options)
 
 
 if __name__ == "__main__":

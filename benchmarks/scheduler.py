@@ -11,19 +11,18 @@ Time is the process's own CPU time: one core, whatever else the machine does.
     python benchmarks/scheduler.py [--json] [--rounds N] [--record PATH]
 """
 
-import argparse
 import gc
 import heapq
-import json
 import time
 import tracemalloc
 from collections import deque
-from pathlib import Path
+
+from harness import deliver, measured, options_for
 
 from taketurns.core.model import PoolRules, Ticket, Tier
 from taketurns.core.queue import entry_of
 from taketurns.core.scheduler import Scheduler
-from taketurns.figures import Figure, median, report, rounded, spread
+from taketurns.figures import Figure, median
 
 TENANTS = (10, 1_000, 100_000)
 CYCLES_PER_S_MIN = 150_000
@@ -146,7 +145,7 @@ def measure(rounds: int) -> list[Figure]:
         rates = [1e6 / value for value in us[tenants]]
         target = f">= {CYCLES_PER_S_MIN}" if tenants == 1_000 else ""
         figures.append(
-            _figure(
+            measured(
                 f"cycles_per_s_{tenants}_tenants",
                 rates,
                 "1/s",
@@ -156,7 +155,7 @@ def measure(rounds: int) -> list[Figure]:
             )
         )
         figures.append(
-            _figure(
+            measured(
                 f"heapq_alone_cycles_per_s_{tenants}_tenants",
                 [1e6 / value for value in limit_us[tenants]],
                 "1/s",
@@ -164,14 +163,14 @@ def measure(rounds: int) -> list[Figure]:
             )
         )
         figures.append(
-            _figure(
+            measured(
                 f"time_over_heapq_alone_{tenants}_tenants",
                 [one / other for one, other in zip(us[tenants], limit_us[tenants], strict=True)],
             )
         )
     slowdown = [many / few for many, few in zip(us[100_000], us[10], strict=True)]
     figures.append(
-        _figure(
+        measured(
             "time_per_cycle_100000_over_10_tenants",
             slowdown,
             target=f"<= {SLOWDOWN_MAX:g}",
@@ -181,7 +180,7 @@ def measure(rounds: int) -> list[Figure]:
     for name, deadline_us in (("", None), ("_with_deadline", 2 * 10**9)):
         size = bytes_per_ticket(deadline_us=deadline_us)
         figures.append(
-            _figure(
+            measured(
                 f"bytes_per_queued_ticket{name}",
                 [size],
                 "B",
@@ -193,48 +192,12 @@ def measure(rounds: int) -> list[Figure]:
     return figures
 
 
-def _figure(
-    name: str,
-    values: list[float],
-    unit: str = "",
-    target: str = "",
-    *,
-    reached: bool | None = None,
-    note: str = "",
-) -> Figure:
-    low, high = spread(values)
-    return Figure(
-        name,
-        rounded(median(values)),
-        unit,
-        target,
-        reached,
-        len(values),
-        (rounded(low), rounded(high)),
-        note,
-    )
-
-
 def main() -> None:
     """Measure, print, and record where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = options_for(__doc__)
     parser.add_argument("--rounds", type=int, default=15, help="rounds to take the median of")
-    parser.add_argument("--record", type=Path, help="write the JSON object to a file too")
     options = parser.parse_args()
-    result = report(measure(options.rounds), seed=0, peers={})
-    if options.record:
-        options.record.write_text(json.dumps(result, indent=2) + "\n")
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    for item in result["figures"]:
-        verdict = {True: "reached", False: "NOT REACHED", None: ""}[item["reached"]]
-        low, high = item["spread"]
-        print(
-            f"{item['name']:45} {item['value']:>12,g} {item['unit']:4} "
-            f"[{low:,g}..{high:,g}]  {item['target']:>10} {verdict}"
-        )
+    deliver(measure(options.rounds), options)
 
 
 if __name__ == "__main__":

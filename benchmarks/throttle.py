@@ -16,22 +16,21 @@ without it, where everybody waits to the end.
     python benchmarks/throttle.py [--json] [--seeds N] [--small] [--record PATH]
 """
 
-import argparse
-import json
 import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+
+from harness import deliver, measured, options_for
 
 from taketurns.core.decision import Expired, Granted
 from taketurns.core.model import PoolRules, Tenant, Ticket, Tier
 from taketurns.core.scheduler import Scheduler
 from taketurns.core.throttle import judge
 from taketurns.dispatch import Dispatcher
-from taketurns.figures import Figure, median, report, rounded, spread
+from taketurns.figures import Figure, spread
 from taketurns.ports.clock import VirtualClock
 from taketurns.units import US_PER_S
 
@@ -361,39 +360,16 @@ def _figure(
         target, reached = f"<= {at_most:g}", high <= at_most
     elif at_least is not None:
         target, reached = f">= {at_least:g}", low >= at_least
-    return Figure(
-        name,
-        rounded(median(values)),
-        unit,
-        target,
-        reached,
-        len(values),
-        (rounded(low), rounded(high)),
-        note,
-    )
+    return measured(name, values, unit, target, reached=reached, note=note)
 
 
 def main() -> None:
     """Measure, print, and record where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = options_for(__doc__)
     parser.add_argument("--seeds", type=int, default=5, help="arrivals to average over")
     parser.add_argument("--small", action="store_true", help="few loads, a short window")
-    parser.add_argument("--record", type=Path, help="write the JSON object to a file too")
     options = parser.parse_args()
-    result = report(measure(seeds=options.seeds, small=options.small), seed=0, peers={})
-    if options.record:
-        options.record.write_text(json.dumps(result, indent=2) + "\n")
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    for item in result["figures"]:
-        verdict = {True: "reached", False: "NOT REACHED", None: ""}[item["reached"]]
-        low, high = item["spread"]
-        print(
-            f"{item['name']:45} {item['value']:>10,g} {item['unit']:3} "
-            f"[{low:,g}..{high:,g}]  {item['target']:>8} {verdict}"
-        )
+    deliver(measure(seeds=options.seeds, small=options.small), options)
 
 
 if __name__ == "__main__":
