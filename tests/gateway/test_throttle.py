@@ -15,7 +15,7 @@ class Predicts:
         self.prediction = prediction
         self.asked = []
 
-    def predict(self, ticket, now_us, *, ahead=0):
+    def predict(self, ticket, now_us, *, target_us, ahead=0):
         self.asked.append((ticket, ahead))
         return self.prediction
 

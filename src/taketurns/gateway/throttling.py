@@ -62,7 +62,7 @@ class Throttle:
             return
         if caller.wait_us_max is not None:
             target_us = min(target_us, caller.wait_us_max)
-        prediction = self._scheduler.predict(ticket, now_us, ahead=ahead)
+        prediction = self._scheduler.predict(ticket, now_us, target_us=target_us, ahead=ahead)
         late = judge(prediction, target_us)
         if late is None:
             return
