@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
 from taketurns.core.model import Ticket
+from taketurns.units import EXACT_INT_MAX
 
-NEVER_US = 2**53 - 1
+NEVER_US = EXACT_INT_MAX
 """Stands for "no deadline" in keys: later than any deadline."""
 
 Entry = tuple[int, int, int, Ticket]
