@@ -109,7 +109,8 @@ class GenerationPool:
         request = PARSERS[record.endpoint](body)
         record.stream = request.stream
         record.input_tokens = request.input_tokens
-        expected = self._expected(request, caller)
+        # The request's own limit, or a guess.
+        expected = request.output_tokens_max or self._outputs.expected(caller.tenant)
         await self._admission.let_in(
             exchange, caller, self.model.name, Amounts(1, request.input_tokens, expected)
         )
@@ -118,7 +119,9 @@ class GenerationPool:
             if not self.availability.any:
                 break
             try:
-                return await self._take_turn(exchange, request, caller, now_us, first=attempt == 0)
+                return await self._take_turn(
+                    exchange, request, caller, now_us, expected=expected, first=attempt == 0
+                )
             except EngineUnavailableError as error:
                 # Not a byte was sent: another engine may have it.
                 LOG.warning("request %s: %s", record.request_id, error)
@@ -132,6 +135,7 @@ class GenerationPool:
         caller: Caller,
         now_us: int,
         *,
+        expected: int,
         first: bool,
     ) -> Answer | None:
         """Wait for a turn and use it.
@@ -141,16 +145,14 @@ class GenerationPool:
             request: What was read of it.
             caller: Who sends it.
             now_us: When it arrived: its deadline counts from there.
+            expected: Output tokens that it may have.
             first: It has met no dead engine yet; later it's throttled no more.
         """
         record = exchange.record
         turn = self.turns.turn(
             caller.tenant,
             tier=caller.tier,
-            cost=self.model.cost.charge(
-                request.input_tokens,
-                self._expected(request, caller),
-            ),
+            cost=self.model.cost.charge(request.input_tokens, expected),
             priority=caller.priority,
             deadline_us=caller.deadline_us(self.model, now_us),
             ticket_id=record.request_id,
@@ -161,7 +163,7 @@ class GenerationPool:
             async with turn:
                 record.engine = turn.engine
                 record.wait_s = s_from_us(self._clock.now_us() - now_us)
-                return await self._relay(exchange, request, turn, self._expected(request, caller))
+                return await self._relay(exchange, request, turn, expected)
         finally:
             if turn.ended is not None:
                 record.cost = turn.ended.cost
@@ -169,10 +171,6 @@ class GenerationPool:
                     self._outputs.seen(caller.tenant, record.output_tokens)
                 backlog = self.turns.scheduler.queued > 0
                 self.pace.finished(1, self._clock.now_us(), backlog=backlog)
-
-    def _expected(self, request: GenerationRequest, caller: Caller) -> int:
-        """Return how many output tokens a request may have: its own limit, or a guess."""
-        return request.output_tokens_max or self._outputs.expected(caller.tenant)
 
     async def _relay(
         self, exchange: Exchange, request: GenerationRequest, turn: Turn, expected: int
