@@ -112,8 +112,8 @@ def _amounts(
     section: "ModelConfig", input_tokens: int, max_tokens: int | None, inputs: int
 ) -> "Amounts":
     """Return what the request is thought to take when it's let in."""
+    from taketurns.core.lengths import OUTPUT_TOKENS_DEFAULT
     from taketurns.core.limits import Amounts
-    from taketurns.gateway.pools import OUTPUT_TOKENS_DEFAULT
 
     if section.kind == "generation":
         if inputs > 1:

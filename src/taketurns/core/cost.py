@@ -3,7 +3,8 @@
 
 Costs are integers in the pool's cost unit. With `requests` the unit is a
 thousandth of a request, so that a quantum of one request, divided by the
-largest weight, still is a whole number. With `tokens` the unit is a token.
+largest weight, still is a whole number. With `tokens` and `ema` the unit is a
+token of input.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,18 @@ class CostModel(Protocol):
         """
         ...
 
+    def running(self, input_tokens: int, produced: int, expected: int) -> int | None:
+        """Return what stands charged while a request runs; None: what was charged at dispatch.
+
+        It never falls as ``produced`` grows.
+
+        Args:
+            input_tokens: As in :meth:`charge`.
+            produced: Output tokens so far, at least 0.
+            expected: Output tokens that were expected at dispatch, at least 1.
+        """
+        ...
+
     def used(self, input_tokens: int, output_tokens: int) -> int | None:
         """Return what a request has cost by the engine's count; None: what was charged."""
         ...
@@ -39,6 +52,9 @@ class RequestsCost:
 
     def charge(self, input_tokens: int, output_tokens: int) -> int:  # noqa: ARG002
         return REQUEST_COST
+
+    def running(self, input_tokens: int, produced: int, expected: int) -> int | None:  # noqa: ARG002
+        return None
 
     def used(self, input_tokens: int, output_tokens: int) -> int | None:  # noqa: ARG002
         return None
@@ -62,5 +78,47 @@ class TokensCost:
     def charge(self, input_tokens: int, output_tokens: int) -> int:
         return max(1, self.input_weight * input_tokens + self.output_weight * output_tokens)
 
+    def running(self, input_tokens: int, produced: int, expected: int) -> int | None:  # noqa: ARG002
+        return None
+
     def used(self, input_tokens: int, output_tokens: int) -> int | None:
         return self.charge(input_tokens, output_tokens)
+
+
+HORIZON_DEFAULT = 64
+"""Output tokens that a running request is charged ahead of what it has produced."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmaCost:
+    """Implements :class:`CostModel`: a rolling reserve ahead of the tokens as they are produced.
+
+    A running request stands charged ``wp*input + wq*min(produced + H,
+    max(expected, produced))``: at most H output tokens ahead, and never beyond
+    what its tenant's answers are usually long. Without a reserve a tenant
+    overshoots while its requests run (H = 0 pays as it streams, as VTC does: Y.
+    Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024); with
+    all of it reserved one pays now for what is delivered much later.
+
+    Attributes:
+        input_weight: Cost units of one input token, at least 1.
+        output_weight: Cost units of one output token, at least 1.
+        horizon: H, in output tokens, at least 0; None: everything that is
+            expected is reserved.
+    """
+
+    input_weight: int = 1
+    output_weight: int = 2
+    horizon: int | None = HORIZON_DEFAULT
+
+    def charge(self, input_tokens: int, output_tokens: int) -> int:
+        return self.running(input_tokens, 0, output_tokens)
+
+    def running(self, input_tokens: int, produced: int, expected: int) -> int:
+        ahead = max(expected, produced)
+        if self.horizon is not None:
+            ahead = min(ahead, produced + self.horizon)
+        return max(1, self.input_weight * input_tokens + self.output_weight * ahead)
+
+    def used(self, input_tokens: int, output_tokens: int) -> int | None:
+        return max(1, self.input_weight * input_tokens + self.output_weight * output_tokens)

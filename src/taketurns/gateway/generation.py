@@ -8,6 +8,7 @@ from contextlib import aclosing
 from taketurns.aio import Turn, Turns
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Outcome
+from taketurns.core.lengths import OutputLengths
 from taketurns.core.limit_rules import Amounts
 from taketurns.dialects import openai
 from taketurns.dialects.openai import GenerationRequest
@@ -20,7 +21,7 @@ from taketurns.errors import (
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
-from taketurns.gateway.pools import Caller, OutputLengths, Pace, ServedModel
+from taketurns.gateway.pools import Caller, Pace, ServedModel
 from taketurns.gateway.problems import problem_of
 from taketurns.gateway.throttling import Throttle
 from taketurns.ports.clock import Clock

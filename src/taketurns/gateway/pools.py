@@ -55,26 +55,6 @@ class Caller:
         return now_us + wait_us
 
 
-OUTPUT_TOKENS_DEFAULT = 256
-"""Output tokens that a request is thought to have before any has been seen."""
-
-
-class OutputLengths:
-    """What a tenant's answers are long, to foresee the next: a moving average over about eight."""
-
-    def __init__(self) -> None:
-        self._average: dict[str, float] = {}
-
-    def expected(self, tenant: str) -> int:
-        """Return how many output tokens a request of a tenant will have, at a guess; at least 1."""
-        return max(1, round(self._average.get(tenant, OUTPUT_TOKENS_DEFAULT)))
-
-    def seen(self, tenant: str, tokens: int) -> None:
-        """Learn from an answer that came to its end."""
-        known = self._average.get(tenant, OUTPUT_TOKENS_DEFAULT)
-        self._average[tenant] = known + (tokens - known) / 8
-
-
 class Pace:
     """How fast a pool works its queue off, to tell those it refuses when to come back."""
 
