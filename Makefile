@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup serve test lint check proof demo bench lock clean
+.PHONY: help setup serve test suites lint check proof demo bench lock clean
 
 help:  ## Say what can be run
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -30,6 +30,9 @@ test: setup  ## Run the tests: minutes
 	@$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest -q $(ARGS)
 	@test -n "$(ARGS)" || $(BIN)/coverage report --include='src/taketurns/core/*,src/taketurns/dispatch.py,src/taketurns/ports/*' --fail-under=100
+
+suites: setup  ## Run the openai package's own tests through the gateway; needs the network
+	$(BIN)/python tests/real/openai_suite.py $(ARGS)
 
 lint: setup  ## Check style, types and architecture
 	$(BIN)/ruff format --check --quiet .

@@ -307,9 +307,13 @@ OUTPUT_TOKENS_MAX = 10_000_000
 
 
 def _limit(value: int | None, field: str) -> int | None:
-    if value is not None and not 1 <= value <= OUTPUT_TOKENS_MAX:
-        raise invalid(field, f"is {value}", f"Send a number from 1 to {OUTPUT_TOKENS_MAX:,}.")
-    return value
+    """Return the limit that a request sets; None where it sets none.
+
+    0 is passed on and counts as none: engines differ in what they make of it.
+    """
+    if value is not None and not 0 <= value <= OUTPUT_TOKENS_MAX:
+        raise invalid(field, f"is {value}", f"Send a number from 0 to {OUTPUT_TOKENS_MAX:,}.")
+    return value or None
 
 
 def _inputs(raw: bytes, field: str) -> Sequence[EmbedInput]:
