@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup serve test suites lint check proof demo bench lock clean
+.PHONY: help setup serve test suites lint check proof demo bench dataplane lock clean
 
 help:  ## Say what can be run
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -52,6 +52,10 @@ bench: setup  ## Measure scheduler, limits, throttle and admission; figures go t
 	@for name in scheduler limits throttle admission; do \
 	  $(BIN)/python benchmarks/$$name.py --record benchmarks/results/$$name.json $(ARGS) || exit 1; \
 	done
+
+dataplane: setup  ## Measure the whole gateway beside other proxies; PEERS=FOLDER/bin has some
+	@$(BIN)/python benchmarks/dataplane.py --record benchmarks/results/dataplane.json \
+	  $(if $(PEERS),--peers $(PEERS)) $(ARGS)
 
 lock: setup  ## Pin what is installed in constraints.txt
 	$(BIN)/python -m pip freeze --exclude-editable --disable-pip-version-check \

@@ -3,7 +3,7 @@
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taketurns.figures import Figure, median, report, rounded, spread
@@ -46,9 +46,19 @@ def measured(
     )
 
 
-def deliver(figures: Sequence[Figure], options: argparse.Namespace) -> None:
-    """Print figures, as JSON or for people, and record them where asked."""
-    result = report(figures, seed=0, peers={})
+def deliver(
+    figures: Sequence[Figure],
+    options: argparse.Namespace,
+    peers: Mapping[str, str] | None = None,
+) -> None:
+    """Print figures, as JSON or for people, and record them where asked.
+
+    Args:
+        figures: What was measured.
+        options: As :func:`options_for` reads them.
+        peers: Versions of what it was compared with, by name.
+    """
+    result = report(figures, seed=0, peers=peers or {})
     if options.record:
         options.record.write_text(json.dumps(result, indent=2) + "\n")
     if options.json:
