@@ -273,8 +273,8 @@ class Site:
                 found.append(f"{name}: queued {scheduler.queued}, running {scheduler.running}")
             if pool.turns._waiters:
                 found.append(f"{name}: waiters {len(pool.turns._waiters)}")
-            if isinstance(pool, EmbeddingPool) and pool._items:
-                found.append(f"{name}: items {len(pool._items)}")
+            if isinstance(pool, EmbeddingPool) and pool.items:
+                found.append(f"{name}: items {pool.items}")
             in_use = [engine.in_flight for engine in scheduler.snapshot().engines]
             if any(in_use):
                 found.append(f"{name}: slots in use {in_use}")

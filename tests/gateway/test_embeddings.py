@@ -8,7 +8,7 @@ from array import array
 import pytest
 
 from taketurns.errors import EngineRefusedError, EngineUnavailableError
-from taketurns.gateway.batches import divide
+from taketurns.gateway.counting import divide
 from taketurns.ports.engine import EmbedAnswer
 from taketurns.testing.engine import fake_tokens, fake_vector
 from taketurns.testing.http_engine import Fault
@@ -229,7 +229,7 @@ def test_a_client_that_hangs_up_takes_its_waiting_texts_out(play, embed_model):
         await site.queued("embed", 31)
         wire.cut()
         await site.queued("embed", 1)
-        assert len(site.pool("embed")._items) == 2
+        assert site.pool("embed").items == 2
         engine.release()
         await blocker
         assert vectors_of(await stays) == own(["stays"])
@@ -453,9 +453,15 @@ class Letters:
         return [[1, *(ord(letter) % 100 + 2 for letter in text), 2] for text in texts]
 
 
+def counted_by_letters(site):
+    counter = site.pool("embed").counter
+    counter.tokenizer, counter.as_ids = Letters(), True
+    return counter.tokenizer
+
+
 def test_with_a_tokenizer_the_engine_gets_ids_and_the_count_is_exact(play, embed_model):
     async def scenario(site):
-        letters = site.pool("embed")._tokenizer = Letters()
+        letters = counted_by_letters(site)
         long = "x" * 20_000
         reply = await site.embed(["ab", long])
         ids = letters.encode(["ab", long])
@@ -470,7 +476,7 @@ def test_with_a_tokenizer_the_engine_gets_ids_and_the_count_is_exact(play, embed
 
 def test_with_a_tokenizer_limits_are_in_tokens_and_ids_in_its_vocabulary(play, embed_model):
     async def scenario(site):
-        site.pool("embed")._tokenizer = Letters()
+        counted_by_letters(site)
         reply = await site.embed(["abc", "abcdefgh"])
         assert (reply.status, reply.error["param"]) == (400, "input[1]")
         assert "has 10 tokens, and the most is 8" in reply.error["message"]

@@ -6,7 +6,7 @@ from array import array
 
 import pytest
 
-from taketurns.gateway.embeddings import cosines
+from taketurns.gateway.cosine import cosines
 from taketurns.testing.engine import fake_vector
 
 DOCUMENTS = ["one", "two two", "three three three", "four"]

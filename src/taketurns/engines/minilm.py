@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taketurns.engines import weights
+from taketurns.engines.tokenizer_file import FileTokenizer
 from taketurns.engines.workers import Workers
 from taketurns.errors import EngineBrokenError, EngineRefusedError, EngineUnavailableError
 from taketurns.ports.engine import EmbedAnswer, EmbedCall, EmbedInput
@@ -21,7 +22,6 @@ try:
     import numpy as np
     import onnxruntime
     from numpy.typing import NDArray
-    from tokenizers import Tokenizer as TokenizerFile
 except ImportError as fault:
     # The gateway runs without the extra; only starting this engine fails.
     _import_fault: ImportError | None = fault
@@ -45,8 +45,8 @@ _PADDED_TOKENS_MAX = 4096
 # this many tokens a run takes at most some 100 MB, and larger runs are no faster.
 
 
-class MiniLmTokenizer:
-    """Implements :class:`taketurns.ports.engine.Tokenizer` with MiniLM's vocabulary.
+class MiniLmTokenizer(FileTokenizer):
+    """MiniLM's vocabulary.
 
     The ids begin with [CLS] and end with [SEP]; whoever cuts them must keep both ends.
 
@@ -63,16 +63,7 @@ class MiniLmTokenizer:
     tokens_max = TOKENS_MAX
 
     def __init__(self, path: Path | None = None) -> None:
-        if _import_fault is not None:
-            raise weights.runtime_missing(_import_fault)
-        self._file = TokenizerFile.from_file(str(path or weights.find(weights.MINILM_TOKENIZER)))
-        # The file asks for texts cut and filled up to 128 tokens.
-        self._file.no_truncation()
-        self._file.no_padding()
-        self.vocabulary_size = int(self._file.get_vocab_size())
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._file.encode_batch_fast(list(texts))]
+        super().__init__(path or weights.find(weights.MINILM_TOKENIZER))
 
 
 class MiniLmEngine:

@@ -91,6 +91,7 @@ def build_pools(
                     for engine, part in zip(names, section.engines, strict=True)
                 },
                 tokenizer=MiniLmTokenizer() if _all_embedded(section) else None,
+                as_ids=_all_embedded(section),
                 tokens_max=_tokens_max(section),
                 admission=admission,
                 clock=clock,

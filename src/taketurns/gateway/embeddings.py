@@ -2,18 +2,15 @@
 """The endpoints that need vectors: embeddings, and rerank by cosine."""
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from operator import mul
+from collections.abc import Awaitable, Callable, Mapping
 
 from taketurns.dialects import openai, rerank
 from taketurns.dialects.openai import EmbeddingsRequest, invalid
-from taketurns.gateway.batches import Embedded, EmbeddingPool
+from taketurns.gateway.batches import EmbeddingPool
+from taketurns.gateway.cosine import NUMBERS_INLINE_MAX
 from taketurns.gateway.exchange import Answer, Exchange
+from taketurns.gateway.items import Embedded, EmbedRequest, ScoreRequest
 from taketurns.gateway.pools import Caller
-
-NUMBERS_INLINE_MAX = 16 * 1024
-"""Vectors up to this many numbers are worked on on the event loop: at most some milliseconds."""
 
 Reply = Callable[[EmbeddingPool, Exchange, bytes, Caller], Awaitable[Answer]]
 
@@ -33,10 +30,10 @@ async def answer_embeddings(
         raise invalid("dimensions", "can't be chosen for this model", "Leave it out.")
     embedded = await pool.embed(
         exchange,
-        request.inputs,
+        EmbedRequest(
+            request.inputs, lambda index: f"input[{index}]", dimensions=request.dimensions
+        ),
         caller,
-        dimensions=request.dimensions,
-        name_of=lambda index: f"input[{index}]",
     )
     if request.base64 or _numbers(embedded) <= NUMBERS_INLINE_MAX:
         return _embeddings(request, embedded)
@@ -53,37 +50,21 @@ async def answer_rerank(
         TurnRefusedError, TurnExpiredError, EngineError: See there.
     """
     request = rerank.parse_rerank(body, documents_max=pool.model.section.inputs_max)
-    embedded = await pool.embed(
+    scored = await pool.score(
         exchange,
-        [request.query, *request.documents],
+        ScoreRequest(
+            [request.query],
+            request.documents,
+            lambda _: "query",
+            lambda index: f"documents[{index}]",
+        ),
         caller,
-        queries=1,
-        name_of=lambda index: f"documents[{index - 1}]" if index else "query",
     )
-    if _numbers(embedded) <= NUMBERS_INLINE_MAX:
-        scores = cosines(embedded.vectors)
-    else:
-        scores = await asyncio.to_thread(cosines, embedded.vectors)
     answer_id = exchange.record.request_id
-    return Answer(200, rerank.rerank_answer(request, scores, embedded.tokens, answer_id))
+    return Answer(200, rerank.rerank_answer(request, scored.scores, scored.tokens, answer_id))
 
 
 ANSWERS: Mapping[str, Reply] = {"embeddings": answer_embeddings, "rerank": answer_rerank}
-
-
-def cosines(vectors: Sequence[bytes]) -> list[float]:
-    """Return the cosine of the first vector with each of the others; 0 with one of no length.
-
-    Args:
-        vectors: Little-endian float32, at least one.
-    """
-    first, *others = (memoryview(vector).cast("f").tolist() for vector in vectors)
-    length = math.hypot(*first)
-    scores = []
-    for other in others:
-        lengths = length * math.hypot(*other)
-        scores.append(sum(map(mul, first, other)) / lengths if lengths else 0.0)
-    return scores
 
 
 def _numbers(embedded: Embedded) -> int:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gateway needs of an engine: generation as an exchange, embedding as vectors."""
+"""What the gateway needs of an engine: generation as an exchange; vectors and scores in batches."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,9 @@ class GenerationEngine(Protocol):
 EmbedInput = str | Sequence[int]
 """A text, or its tokens' ids in the engine's own vocabulary."""
 
+Truncate = Literal["start", "end"]
+"""Which end of a text that is too long the engine cuts off."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmbedCall:
@@ -95,11 +98,14 @@ class EmbedCall:
         inputs: Texts or token ids, at least one.
         dimensions: Length of the vectors asked for, or None for the model's own.
         request_id: Our own unguessable id of the call.
+        truncate: Which end of a text that is too long the engine is to cut off; None:
+            it refuses the text.
     """
 
     inputs: Sequence[EmbedInput]
     dimensions: int | None
     request_id: str
+    truncate: Truncate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +153,70 @@ class EmbeddingEngine(Protocol):
         ...
 
 
+class Pair(NamedTuple):
+    """A query, and a document whose relevance for it is asked."""
+
+    query: str
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreCall:
+    """One batch of pairs to score; they may belong to several tenants.
+
+    Attributes:
+        pairs: At least one.
+        request_id: Our own unguessable id of the call.
+        truncate: As in :class:`EmbedCall`.
+    """
+
+    pairs: Sequence[Pair]
+    request_id: str
+    truncate: Truncate | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreAnswer:
+    """The scores of one batch.
+
+    Attributes:
+        scores: One for each pair, in the order of the pairs; finite, of any range.
+        tokens: Tokens the engine counted over the whole batch, or None where it reports none.
+    """
+
+    scores: Sequence[float]
+    tokens: int | None
+
+
+class ScoringEngine(Protocol):
+    """Scores pairs of query and document in batches.
+
+    Contract: as that of :class:`EmbeddingEngine`.
+
+    Attributes:
+        one_query: True where all pairs of a call must have the same query.
+    """
+
+    one_query: bool
+
+    @property
+    def name(self) -> str:
+        """Unique in its pool; appears in logs and metrics."""
+        ...
+
+    async def start(self) -> None:
+        """Get ready to serve. Raises ``StartError`` where that can't be."""
+        ...
+
+    async def score(self, call: ScoreCall) -> ScoreAnswer:
+        """Score one batch; raises what :meth:`EmbeddingEngine.embed` does."""
+        ...
+
+    async def aclose(self) -> None:
+        """Stop, with whatever still runs."""
+        ...
+
+
 class Tokenizer(Protocol):
     """Turns texts into the token ids of one model. Thread-safe.
 
@@ -158,6 +228,16 @@ class Tokenizer(Protocol):
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, special tokens included, not truncated."""
+        ...
+
+    def cut(self, texts: Sequence[str], tokens_max: int, truncate: Truncate) -> list[str]:
+        """Return each text, cut where it has over ``tokens_max`` tokens, special ones included.
+
+        Args:
+            texts: The texts.
+            tokens_max: At least 1; where not even one token fits, an empty text comes back.
+            truncate: Which end is cut off.
+        """
         ...
 
 
