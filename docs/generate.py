@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator
 from typer.testing import CliRunner
 
 from taketurns.cli.main import app
-from taketurns.config import limits, quantities
+from taketurns.config import engines, limits, quantities
 from taketurns.config.faults import SECTIONS
 
 REFERENCE = Path(__file__).parent / "reference"
@@ -32,6 +32,7 @@ KINDS: dict[Callable[..., object], str] = {
     quantities.percent: "percentage",
     quantities.flag: "true or false",
     quantities.name: "name",
+    engines.slots: "whole number or `auto`",
     limits.selector: '`"*"` or name',
     quantities.not_empty: "text",
 }

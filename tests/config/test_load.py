@@ -9,7 +9,7 @@ import yaml
 from taketurns.config import yaml_tree
 from taketurns.config.faults import SECTIONS
 from taketurns.config.load import FILE_BYTES_MAX, load, parse
-from taketurns.config.served import Section
+from taketurns.config.section import Section
 from taketurns.config.yaml_tree import DEPTH_MAX
 from taketurns.errors import ConfigError
 
@@ -276,9 +276,9 @@ BAD = {
         ],
     ),
     "engine values": (
-        engine('url: "http://h:1", slots: 0, key: "a b", model: "", name: "a b"'),
+        engine('url: "http://h:1", slots: -1, key: "a b", model: "", name: "a b"'),
         [
-            ("models.m.engines[0].slots", "must be 1 to 10,000, got 0", ""),
+            ("models.m.engines[0].slots", "must be auto or 0 to 10,000, got -1", ""),
             ("models.m.engines[0].key", "must be printable ASCII", "environment variable"),
             ("models.m.engines[0].model", 'must not be empty, got ""', "leave the key out"),
             ("models.m.engines[0].name", "is not a name", "1 to 64"),

@@ -9,18 +9,18 @@ from collections.abc import Collection, Mapping
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from taketurns.config.engines import (
+    EMBEDDED_TAG,
+    URL_TAG,
+    EmbeddedEngineConfig,
+    EngineLimitsConfig,
+    HealthConfig,
+    UrlEngineConfig,
+)
 from taketurns.config.limits import LimitConfig
 from taketurns.config.model import Config, ServerConfig, TenantConfig, TierConfig
 from taketurns.config.quantities import FAULT
-from taketurns.config.served import (
-    EMBEDDED_TAG,
-    URL_TAG,
-    BatchConfig,
-    EmbeddedEngineConfig,
-    EngineLimitsConfig,
-    ModelConfig,
-    UrlEngineConfig,
-)
+from taketurns.config.served import BatchConfig, ModelConfig
 from taketurns.config.yaml_tree import Path
 from taketurns.errors import ConfigFault
 
@@ -33,6 +33,7 @@ SECTIONS: Mapping[Path, type[BaseModel]] = {
     ("models", "*", "engines", "*", EMBEDDED_TAG): EmbeddedEngineConfig,
     ("models", "*", "batch"): BatchConfig,
     ("models", "*", "engine_limits"): EngineLimitsConfig,
+    ("models", "*", "health"): HealthConfig,
     ("tenants", "*"): TenantConfig,
     ("limits", "*"): LimitConfig,
 }

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, WithJsonSchema, model_validator
 
 from taketurns.config.quantities import NAME_PATTERN, Count, Name, Text, between, fault
-from taketurns.config.served import Section
+from taketurns.config.section import Section
 from taketurns.core.limits import LimitRule, Span, Unit
 
 ALL = "*"

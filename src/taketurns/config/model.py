@@ -32,7 +32,8 @@ from taketurns.config.quantities import (
     percent_between,
     spans,
 )
-from taketurns.config.served import ModelConfig, Section
+from taketurns.config.section import Section
+from taketurns.config.served import ModelConfig
 from taketurns.core.limits import LimitRule
 from taketurns.core.model import PRIORITY_MAX, WEIGHT_MAX
 

@@ -8,13 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig, EngineLimitsConfig
 from taketurns.config.model import Config
-from taketurns.config.served import (
-    EmbeddedEngineConfig,
-    EngineConfig,
-    EngineLimitsConfig,
-    ModelConfig,
-)
+from taketurns.config.served import ModelConfig
 from taketurns.core.cost import REQUEST_COST
 from taketurns.core.model import BatchRules, PoolRules, Tenant, Tier
 from taketurns.ports.engine import EngineLimits

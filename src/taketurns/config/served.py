@@ -3,24 +3,31 @@
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Tag, ValidationInfo
+from pydantic import Field, ValidationInfo
 from pydantic import field_validator as check_field
 
+from taketurns.config.engines import (
+    EmbeddedEngineConfig,
+    EngineConfig,
+    EngineLimitsConfig,
+    HealthConfig,
+)
 from taketurns.config.quantities import (
-    FAULT,
     Count,
     Duration,
     Flag,
     Name,
+    Percent,
     Size,
     Text,
     Whole,
     between,
     fault,
+    percent_between,
     spans,
 )
+from taketurns.config.section import Section
 
 Endpoint = Literal["chat", "completions", "embeddings", "rerank"]
 Kind = Literal["generation", "embeddings"]
@@ -28,106 +35,6 @@ Cost = Literal["requests", "tokens"]
 
 COUNT_MAX = 1_000_000_000
 """Largest count that the file may hold: far below 2**53 even when multiplied by a weight."""
-
-
-class Section(BaseModel):
-    """Base of every part of the file: no unknown keys, no changes afterwards."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
-
-
-def _engine_url(value: str) -> str:
-    """Check the base URL of an engine; return it without a slash at its end."""
-    hint = 'Write scheme, host and port only, such as "http://127.0.0.1:8000".'
-    try:
-        parts = urlsplit(value)
-        port_is_good = parts.port != 0
-    except ValueError:
-        raise fault("is not a URL", hint) from None
-    if parts.scheme not in {"http", "https"} or not parts.hostname or not port_is_good:
-        raise fault("must be an http or https URL with a host", hint)
-    if parts.username is not None or parts.password is not None:
-        raise fault("must not hold a user or a password", "Put the engine's key under `key`.")
-    if parts.query or parts.fragment or any(c <= " " or c > "~" for c in value):
-        raise fault("must be a base URL, without a query, a fragment or blanks", hint)
-    path = parts.path.rstrip("/")
-    if path.endswith("/v1"):
-        raise fault("must not end in /v1", "Leave /v1 out: each call adds its own path.")
-    return f"{parts.scheme}://{parts.netloc}{path}"
-
-
-def _secret(value: str) -> str:
-    """Check a key that is sent in a header: printable ASCII without blanks."""
-    if value and all("!" <= character <= "~" for character in value):
-        return value
-    raise fault(
-        "must be printable ASCII without blanks, and not empty",
-        "Is the environment variable set, and without a line break at its end?",
-    )
-
-
-class UrlEngineConfig(Section):
-    """``models.NAME.engines[]`` with ``url``: an OpenAI-compatible inference server."""
-
-    url: Annotated[str, AfterValidator(_engine_url)]
-    """Base URL of the server, without ``/v1``: ``http://127.0.0.1:8000``."""
-
-    slots: Annotated[Whole, between(1, 10_000)] = 8
-    """Most requests (embeddings: batches) that run on it at once. Default 8."""
-
-    key: Annotated[str, AfterValidator(_secret)] | None = None
-    """Sent to the engine as ``Authorization: Bearer``; write ``"${VAR}"``. Default: not sent."""
-
-    model: Text | None = None
-    """Name under which the engine knows the model. Default: the name used here."""
-
-    name: Name | None = None
-    """Name of the engine in logs and metrics, unique in the model. Default: its host and port."""
-
-
-class EmbeddedEngineConfig(Section):
-    """``models.NAME.engines[]`` with ``embedded``: a small model in the gateway's own process."""
-
-    embedded: Literal["smollm2", "minilm"]
-    """Which one: ``smollm2`` for chat and completions, ``minilm`` for embeddings."""
-
-    slots: Annotated[Whole, between(1, 64)] = 4
-    """Most requests (embeddings: batches) that run on it at once. Default 4."""
-
-    threads: Annotated[Whole, between(1, 256)] = 1
-    """Processor threads it may use. Default 1."""
-
-    name: Name | None = None
-    """Name of the engine in logs and metrics, unique in the model. Default: as ``embedded``."""
-
-
-URL_TAG = "<url>"
-EMBEDDED_TAG = "<embedded>"
-
-
-def _engine_tag(value: object) -> str | None:
-    """Tell an engine's class by the one key that it must have."""
-    if isinstance(value, UrlEngineConfig):
-        return URL_TAG
-    if isinstance(value, EmbeddedEngineConfig):
-        return EMBEDDED_TAG
-    if not isinstance(value, dict) or ("url" in value) == ("embedded" in value):
-        return None
-    return URL_TAG if "url" in value else EMBEDDED_TAG
-
-
-EngineConfig = Annotated[
-    Annotated[UrlEngineConfig, Tag(URL_TAG)] | Annotated[EmbeddedEngineConfig, Tag(EMBEDDED_TAG)],
-    Discriminator(
-        _engine_tag,
-        custom_error_type=FAULT,
-        custom_error_message="must have either `url` or `embedded`",
-        custom_error_context={
-            "problem": "must be a mapping with either `url` or `embedded`",
-            "hint": 'Write {url: "http://HOST:PORT"}, {embedded: smollm2} or {embedded: minilm}.',
-        },
-    ),
-]
 
 
 class BatchConfig(Section):
@@ -141,22 +48,6 @@ class BatchConfig(Section):
 
     padded: Flag = False
     """Count a batch as texts x the longest of them, for engines that pad. Default false."""
-
-
-class EngineLimitsConfig(Section):
-    """``models.NAME.engine_limits``: how long an engine may take."""
-
-    connect: Annotated[Duration, spans(0.001, 300)] = 5.0
-    """To connect. Default 5s."""
-
-    first_byte: Annotated[Duration, spans(0.001, 86_400)] = 120.0
-    """From the end of the request to the head of the answer. Default 120s."""
-
-    between_chunks: Annotated[Duration, spans(0.001, 86_400)] = 60.0
-    """Between two pieces of an answer. Default 60s."""
-
-    total: Annotated[Duration, spans(0.001, 86_400)] = 900.0
-    """From the first byte sent to the last received. Default 900s."""
 
 
 KIND_BY_ENDPOINT: dict[str, Kind] = {
@@ -204,7 +95,9 @@ class ModelConfig(Section):
     queue_bytes_max: Annotated[Size, between(1024, 1024**4)] = 256 * 1024**2
     """Most bytes of bodies of requests that wait for this model; above it 503. Default 256M."""
 
-    wait_targets: dict[Name, Annotated[Duration, spans(0.001, 86_400)] | None] = {}
+    wait_targets: dict[Name, Annotated[Duration, spans(0.001, 86_400)] | None] = Field(
+        default_factory=dict
+    )
     """For this model, instead of ``tiers.NAME.wait_target``; null: none is refused for that.
     Default: as the tiers say."""
 
@@ -235,6 +128,18 @@ class ModelConfig(Section):
 
     engine_limits: EngineLimitsConfig = EngineLimitsConfig()
     """How long an engine may take."""
+
+    headroom: Annotated[Percent, percent_between(0, 90)] = 0
+    """Share of the slots kept for tenants that have nothing running, rounded up; at least one
+    slot is left for the others. Default 0%. Chat and completions only."""
+
+    sticky: Literal["off", "tenant", "prefix"] = "off"
+    """Where a request goes, of the engines with a free slot: ``off``: to the least loaded;
+    ``tenant``: to the same one for each tenant; ``prefix``: to the same one for each tenant and
+    beginning of the prompt, as its cache may know it. Default off. Chat and completions only."""
+
+    health: HealthConfig = HealthConfig()
+    """How it is found out that an engine fails, and that it's back."""
 
     @property
     def kind(self) -> Kind:
@@ -279,6 +184,16 @@ class ModelConfig(Section):
         if _kind_of(endpoints) == "embeddings" and "smollm2" in embedded:
             raise fault("has smollm2, which serves no embeddings", "Use minilm here.")
         return engines
+
+    @check_field("headroom", "sticky")
+    @classmethod
+    def _for_generation(cls, value: object, info: ValidationInfo) -> object:
+        endpoints = info.data.get("endpoints")
+        if endpoints is not None and _kind_of(endpoints) == "embeddings":
+            raise fault("means nothing here: it is for chat and completions only", "Remove it.")
+        if info.field_name == "headroom" and info.data.get("scheduler") == "shared_queue":
+            raise fault("needs the round robin, and this model has a shared queue", "Remove it.")
+        return value
 
     @check_field("batch", "input_tokens_max", "inputs_max", "dimensions")
     @classmethod

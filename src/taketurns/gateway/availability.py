@@ -7,12 +7,15 @@ while, longer each time; then a single one, to try it; then all of them again.
 """
 
 from collections.abc import Callable
+from typing import Literal
 
 from taketurns.ports.clock import Clock, Timer
 from taketurns.units import US_PER_S
 
 PAUSE_US = US_PER_S // 4
 PAUSE_US_MAX = 8 * US_PER_S
+
+AUTO_SLOTS = 8
 
 ATTEMPTS = 3
 """Engines that a request is sent to, as long as none of them could be reached."""
@@ -40,9 +43,11 @@ class Availability:
         self._clock = clock
         self._engines: dict[str, _Engine] = {}
 
-    def set_slots(self, name: str, slots: int) -> None:
+    def set_slots(self, name: str, slots: int | Literal["auto"]) -> None:
         """Say how many slots an engine has while all is well."""
         engine = self._engines.setdefault(name, _Engine())
+        if slots == "auto":
+            slots = AUTO_SLOTS
         engine.slots = slots
         if engine.failures == 0:
             self._set_engine(name, slots)

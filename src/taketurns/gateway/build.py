@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from taketurns.config import pools as facts
+from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig
 from taketurns.config.model import Config
-from taketurns.config.served import EmbeddedEngineConfig, EngineConfig, ModelConfig
+from taketurns.config.served import ModelConfig
 from taketurns.core.cost import CostModel, RequestsCost, TokensCost
 from taketurns.engines import minilm
 from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taketurns.config import pools as facts
+from taketurns.config.engines import EmbeddedEngineConfig
 from taketurns.config.model import Config
-from taketurns.config.served import EmbeddedEngineConfig
 from taketurns.errors import ConfigError, ConfigFault
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.build import Pools, served_model

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each kind of inference server shows of itself, and what it takes beside OpenAI's fields.
+
+Source: the servers' own metrics and, for the names that routers rely on, the
+model server protocol of the Kubernetes Gateway API Inference Extension.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """One kind of server.
+
+    Attributes:
+        health: Path that tells whether it's well, by GET; None: not known.
+        waiting: Names of the gauges, any of which tells how many requests wait in
+            its own queue; empty: not known.
+        running: The same for requests that it works on.
+        cache_salt: Takes the field ``cache_salt``, which keeps tenants' prefixes apart.
+    """
+
+    health: str | None = None
+    waiting: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+    cache_salt: bool = False
+
+
+METRICS_PATH = "/metrics"
+"""Where the kinds that have gauges show them."""
+
+KINDS: dict[str, ServerKind] = {
+    "openai": ServerKind(),
+    "vllm": ServerKind(
+        health="/health",
+        # Not its vllm:num_requests_waiting_by_reason, whose parts add up to this once more.
+        waiting=("vllm:num_requests_waiting",),
+        running=("vllm:num_requests_running",),
+        cache_salt=True,
+    ),
+    "sglang": ServerKind(
+        health="/health",
+        waiting=("sglang:num_queue_reqs",),
+        running=("sglang:num_running_reqs",),
+        cache_salt=True,
+    ),
+    "llamacpp": ServerKind(
+        health="/health",
+        waiting=("llamacpp:requests_deferred",),
+        running=("llamacpp:requests_processing",),
+    ),
+    "tgi": ServerKind(
+        health="/health",
+        waiting=("tgi_queue_size", "te_queue_size"),
+        running=("tgi_batch_current_size",),
+    ),
+}
+"""By the word in the configuration. ``tgi`` is also for text-embeddings-inference."""
