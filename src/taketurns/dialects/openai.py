@@ -137,7 +137,7 @@ def parse_completions(body: bytes) -> GenerationRequest:
         RequestError: 400, naming the field that is wrong.
     """
     read: _Completions = decode(_COMPLETIONS, body)
-    prompts = _inputs(bytes(read.prompt), "prompt")
+    prompts = read_inputs(bytes(read.prompt), "prompt")
     size = sum(
         len(prompt.encode()) if isinstance(prompt, str) else len(prompt) * BYTES_PER_TOKEN
         for prompt in prompts
@@ -164,7 +164,7 @@ def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
         )
     if read.dimensions is not None and read.dimensions < 1:
         raise invalid("dimensions", f"is {read.dimensions}", "Send a number of at least 1.")
-    inputs = _inputs(bytes(read.input), "input")
+    inputs = read_inputs(bytes(read.input), "input")
     if len(inputs) > inputs_max:
         raise invalid(
             "input",
@@ -247,11 +247,18 @@ def error_answer(
     details: Mapping[str, object] | None = None,
 ) -> bytes:
     """Write an error in OpenAI's form; ``details`` stand beside it, for programs."""
+    error = error_object(status, code, message, param)
+    return msgspec.json.encode({"error": error, **(details or {})})
+
+
+def error_object(
+    status: int, code: str, message: str, param: str | None = None
+) -> dict[str, object]:
+    """Return what stands under ``error``."""
     kind = _TYPE_BY_STATUS.get(status)
     if kind is None:
         kind = "server_error" if status >= 500 else "invalid_request_error"
-    error = {"message": message, "type": kind, "param": param, "code": code}
-    return msgspec.json.encode({"error": error, **(details or {})})
+    return {"message": message, "type": kind, "param": param, "code": code}
 
 
 USAGE_TOKENS_MAX = 1_000_000_000
@@ -316,7 +323,7 @@ def _limit(value: int | None, field: str) -> int | None:
     return value or None
 
 
-def _inputs(raw: bytes, field: str) -> Sequence[EmbedInput]:
+def read_inputs(raw: bytes, field: str) -> Sequence[EmbedInput]:
     """Read a text, texts, token ids or lists of token ids."""
     text = raw.lstrip()
     inner = text[1:].lstrip()
@@ -356,6 +363,17 @@ def decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = ""
         message = str(error)
         found = _AT.search(message)
         path = under + (found[1] if found else "")
+        unknown = re.search(r"unknown field `(.*?)`", message)
+        if unknown:
+            # Only where a body is translated: what is passed on is for the engine to judge.
+            field = f"{path}.{unknown[1]}".lstrip(".")
+            raise RequestError(
+                422,
+                "unsupported_field",
+                f"`{field}` is not supported.",
+                param=field,
+                hint="Leave it out.",
+            ) from None
         missing = re.search(r"missing required field `(.*?)`", message)
         problem = _AT.sub("", message)
         if missing:
@@ -378,3 +396,8 @@ def invalid(field: str | None, problem: str, hint: str = "") -> RequestError:
     """Return the 400 that says what is wrong with a field, or with the body as a whole."""
     message = f"`{field}` {problem}." if field else f"The body {problem}."
     return RequestError(400, "invalid_value", message, param=field, hint=hint)
+
+
+def cannot(field: str, why: str, hint: str = "Leave it out.") -> RequestError:
+    """Return the 422 that names a field that no engine here can be asked for."""
+    return RequestError(422, "unsupported_field", f"`{field}` {why}.", param=field, hint=hint)
