@@ -85,6 +85,12 @@ def with_engine(
     asyncio.run(main())
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds that no event tells of."""
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
 def start(work: Coroutine[None, None, Result]) -> asyncio.Task[Result]:
     return asyncio.get_running_loop().create_task(work)
 
@@ -131,6 +137,37 @@ def test_a_connection_that_the_engine_closed_while_idle_is_not_used_again() -> N
         assert len(engine.executed) == 2
 
     with_engine(run, Fault(close_idle=True))
+
+
+def test_a_connection_rests_after_an_answer_in_chunks() -> None:
+    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url) as client:
+            assert await whole(client) == b"ok"
+            # The engine may be about to close it.
+            assert (client.connections, client.connections_idle) == (1, 0)
+            assert await whole(client) == b"ok"
+            await until(lambda: client.connections_idle == 2)
+            assert await whole(client) == b"ok"
+        first, second, third = (request.connection for request in engine.requests)
+        assert first != second
+        assert third in {first, second}
+
+    with_engine(run, *[Fault(raw=chunks)] * 3)
+
+
+def test_a_connection_closed_while_it_rests_is_forgotten() -> None:
+    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
+
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url) as client:
+            for _ in range(3):
+                assert await whole(client) == b"ok"
+            await until(lambda: client.connections == 0)
+        assert [request.connection for request in engine.requests] == [1, 2, 3]
+
+    with_engine(run, *[Fault(raw=chunks, close_idle=True)] * 3)
 
 
 def test_a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() -> None:
@@ -537,6 +574,7 @@ def test_a_limit_of_one_request_does_not_strike_the_next_on_its_connection() -> 
         limits = dataclasses.replace(PATIENT, first_byte_s=NEVER_S, between_chunks_s=SOON_S)
         async with client_of(engine.url, limits=limits) as client:
             await whole(client, STREAM_BODY)
+            await until(lambda: client.connections_idle == 1)
             engine.hold()
             second = start(whole(client))
             await engine.executed.reached(2)
@@ -609,7 +647,7 @@ def test_a_stream_is_delivered_byte_for_byte() -> None:
             data = b"".join([chunk async for chunk in answer.chunks()])
             assert data.count(b"data: ") == 4
             assert data.endswith(b"data: [DONE]\n\n")
-            assert client.connections_idle == 1
+            await until(lambda: client.connections_idle == 1)
 
     with_engine(run)
 

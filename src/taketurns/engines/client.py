@@ -8,6 +8,7 @@ Rules:
   :class:`EngineBrokenError` or :class:`EngineTimeoutError`, also where a kept
   connection turns out to be closed: the engine may have read the request.
 * Giving up an answer before its end closes its connection, at once, and no other.
+* After an answer in chunks a connection rests for some milliseconds before it's used again.
 * Redirects are not followed; proxies of the environment are not used.
 * What arrives faster than it's read is held to 64 KiB and a read of the
   transport; then reading pauses.
@@ -27,6 +28,10 @@ from taketurns.wire.http1 import request_head
 
 IDLE_S = 4.0
 """How long an unused connection is kept; common servers close theirs after 5 s or more."""
+
+REST_S = 0.005
+"""How long a connection rests after an answer in chunks: llama.cpp closes its own right after
+each stream and doesn't say so before."""
 
 CONNECTIONS_MAX = 1024
 """Most connections to one engine, busy and idle."""
@@ -223,19 +228,27 @@ class HttpClient:
 
     # What follows is called by connections.
 
-    def release(self, connection: Connection) -> None:
-        """Keep a connection for the next request."""
-        loop = asyncio.get_running_loop()
-        connection.idle_since_s = loop.time()
-        self._idle.append(connection)
-        if self._sweep_timer is None:
-            self._sweep_timer = loop.call_later(self._idle_s, self._sweep)
+    def release(self, connection: Connection, *, rests: bool) -> None:
+        """Keep a connection for the next request; ``rests``: not at once."""
+        if rests:
+            asyncio.get_running_loop().call_later(REST_S, self._keep, connection)
+        else:
+            self._keep(connection)
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that is closed."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+
+    def _keep(self, connection: Connection) -> None:
+        if not connection.open:
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_since_s = loop.time()
+        self._idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = loop.call_later(self._idle_s, self._sweep)
 
     def _sweep(self) -> None:
         # The list is ordered by the time of release: the oldest come first.

@@ -24,8 +24,8 @@ BUFFER_BYTES_MAX = 64 * 1024
 class Pool(Protocol):
     """Where a connection belongs."""
 
-    def release(self, connection: "Connection") -> None:
-        """Keep a connection, whose answer is complete, for the next request."""
+    def release(self, connection: "Connection", *, rests: bool) -> None:
+        """Keep a connection, whose answer is complete, for the next request; it may rest first."""
         ...
 
     def forget(self, connection: "Connection") -> None:
@@ -311,7 +311,8 @@ class Connection(asyncio.Protocol):
         # An engine may answer before it read the whole request: what is left
         # of it must not be taken for the beginning of the next.
         if self._http.reusable and not self._paused and not transport.get_write_buffer_size():
-            self._pool.release(self)
+            head = self._http.head
+            self._pool.release(self, rests=head is not None and "transfer-encoding" in head.headers)
         else:
             self.abort(None)
         answer.end(None)

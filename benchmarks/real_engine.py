@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the cost models share out on a real engine, and what a quiet tenant feels beside a flooder.
+
+The engine is llama.cpp's own server with four slots, on a tiny model that the
+tests write. Service is input tokens + 2 x output tokens, counted by the
+clients as the tokens arrive.
+
+    python benchmarks/real_engine.py [--json] [--seconds S] [--record PATH]
+"""
+
+import asyncio
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+from harness import deliver, measured, options_for
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from real.engines import gateway, llamacpp, tiny_model
+
+from taketurns.core.cost import EmaCost
+from taketurns.figures import Figure
+
+SLOTS = 4
+STREAMS = 12
+"""Requests that a tenant who always has more keeps under way."""
+
+LONG_TOKENS, SHORT_TOKENS = 384, 24
+SHARE_MARGIN = 3.0
+BOUND_PERCENT = 1.0
+QUIET_PAUSE_S = 0.05
+WARM_UP_S = 5.0
+PROMPT_TOKENS = 33
+"""Of the prompt below, chat template included, by the engine's count."""
+
+PROMPT = [{"role": "user", "content": "Tell me a story."}]
+COST = EmaCost()
+
+
+@dataclass
+class Tenant:
+    """A tenant's clients: what they send, and what they have got."""
+
+    key: str
+    tokens: int
+    served: int = 0
+    first_token_s: list[float] = field(default_factory=list)
+    requests: int = 0
+
+
+async def ask(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
+    """Send one request and count its tokens as they come."""
+    body = {
+        "model": "tiny",
+        "messages": PROMPT,
+        "max_tokens": tenant.tokens,
+        "ignore_eos": True,
+        "stream": True,
+        # A prompt that is read anew each time costs the same each time.
+        "cache_prompt": False,
+    }
+    headers = {"Authorization": f"Bearer {tenant.key}"}
+    begun = time.perf_counter()
+    first = True
+    address = f"{url}/v1/chat/completions"
+    async with session.post(address, json=body, headers=headers) as answer:
+        answer.raise_for_status()
+        async for line in answer.content:
+            if b'"content":"' not in line:
+                continue
+            if first:
+                first = False
+                tenant.first_token_s.append(time.perf_counter() - begun)
+                tenant.served += PROMPT_TOKENS
+            tenant.served += 2
+    tenant.requests += 1
+
+
+async def flood(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
+    """Keep a tenant backlogged until cancelled."""
+
+    async def client() -> None:
+        while True:
+            await ask(session, url, tenant)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(STREAMS):
+            group.create_task(client())
+
+
+async def trickle(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
+    """Send one request after the other, with a pause between them, until cancelled."""
+    while True:
+        await ask(session, url, tenant)
+        await asyncio.sleep(QUIET_PAUSE_S)
+
+
+async def run_for(url: str, seconds: float, floods: list[Tenant], quiet: list[Tenant]) -> None:
+    """Let tenants send for so long after a warm-up; their counts are of the time after it."""
+    connector = aiohttp.TCPConnector(limit=0)
+    with suppress(TimeoutError):
+        async with (
+            asyncio.timeout(WARM_UP_S + seconds),
+            aiohttp.ClientSession(connector=connector) as session,
+            asyncio.TaskGroup() as group,
+        ):
+            for tenant in floods:
+                group.create_task(flood(session, url, tenant))
+            for tenant in quiet:
+                group.create_task(trickle(session, url, tenant))
+            await asyncio.sleep(WARM_UP_S)
+            for tenant in [*floods, *quiet]:
+                tenant.served = tenant.requests = 0
+                tenant.first_token_s.clear()
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the smallest value that so large a share of them doesn't exceed."""
+    ranked = sorted(values)
+    return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+def model(engine: str, **settings: object) -> dict[str, object]:
+    """Return the configuration of the model."""
+    return {
+        "tiny": {"endpoints": ["chat"], "engines": [{"url": engine, "slots": SLOTS}], **settings}
+    }
+
+
+def shares(folder: Path, engine: str, cost: str, seconds: float) -> list[Figure]:
+    """Measure the service that tenants with long and short answers get side by side."""
+    with gateway(folder, model(engine, cost=cost), {"long": {}, "short": {}}) as (process, keys):
+        long = Tenant(keys["long"], LONG_TOKENS)
+        short = Tenant(keys["short"], SHORT_TOKENS)
+        asyncio.run(run_for(process.url, seconds, [long, short], []))
+    percent = 100 * long.served / (long.served + short.served)
+    figures = [
+        measured(
+            f"share of service, long answers, {cost}",
+            [percent],
+            "%",
+            f"50 +- {SHARE_MARGIN:g}" if cost == "ema" else "",
+            reached=abs(percent - 50) <= SHARE_MARGIN if cost == "ema" else None,
+            note=f"{long.requests} long and {short.requests} short answers",
+        )
+    ]
+    if cost == "ema":
+        quantum = 512
+        largest = [COST.used(PROMPT_TOKENS, tokens) or 0 for tokens in (LONG_TOKENS, SHORT_TOKENS)]
+        bound = 100 * (2 * quantum + sum(largest)) / min(long.served, short.served)
+        figures.append(
+            measured(
+                "pairwise bound, of one tenant's service",
+                [bound],
+                "%",
+                f"< {BOUND_PERCENT:g}",
+                reached=bound < BOUND_PERCENT,
+            )
+        )
+    return figures
+
+
+def isolation(folder: Path, engine: str, headroom: int | None, seconds: float) -> list[Figure]:
+    """Measure a quiet tenant's time to first token beside a flooder; None: alone."""
+    settings = {"cost": "ema", **({"headroom": f"{headroom}%"} if headroom else {})}
+    with gateway(folder, model(engine, **settings), {"quiet": {}, "flood": {}}) as (process, keys):
+        quiet = Tenant(keys["quiet"], SHORT_TOKENS)
+        flooder = Tenant(keys["flood"], LONG_TOKENS)
+        floods = [] if headroom is None else [flooder]
+        asyncio.run(run_for(process.url, seconds, floods, [quiet]))
+    return figures_of(
+        quiet, flooder, seconds, "alone" if headroom is None else f"{headroom}% headroom"
+    )
+
+
+def unscheduled(engine: str, seconds: float) -> list[Figure]:
+    """Measure the same with both sent to the engine itself, first come, first served."""
+    quiet, flooder = Tenant("", SHORT_TOKENS), Tenant("", LONG_TOKENS)
+    asyncio.run(run_for(engine, seconds, [flooder], [quiet]))
+    return figures_of(quiet, flooder, seconds, "no gateway")
+
+
+def figures_of(quiet: Tenant, flooder: Tenant, seconds: float, how: str) -> list[Figure]:
+    waits = [1000 * value for value in quiet.first_token_s]
+    return [
+        measured(f"quiet tenant's first token, p50, {how}", [percentile(waits, 0.5)], "ms"),
+        measured(
+            f"quiet tenant's first token, p99, {how}",
+            [percentile(waits, 0.99)],
+            "ms",
+            note=f"{len(waits)} requests",
+        ),
+        measured(f"service of both, {how}", [(flooder.served + quiet.served) / seconds], "/s"),
+    ]
+
+
+def main() -> None:
+    parser = options_for(__doc__ or "")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each measurement")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with llamacpp(tiny_model(folder), "tiny", slots=SLOTS) as engine:
+            for cost in ("ema", "requests"):
+                figures += shares(folder, engine, cost, options.seconds)
+            figures += unscheduled(engine, options.seconds / 2)
+            for headroom in (None, 0, 25, 50):
+                figures += isolation(folder, engine, headroom, options.seconds / 2)
+    deliver(figures, options)
+
+
+if __name__ == "__main__":
+    main()
