@@ -4,7 +4,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 
 from taketurns.ports.clock import Timer
@@ -29,6 +29,16 @@ class SystemClock:
         # A loop may call back up to a millisecond early, as its timers are no finer.
         delay_us = max(0, when_us - self.now_us()) + US_PER_MS
         return self._loop.call_later(delay_us / US_PER_S, callback)
+
+
+class _Turn:
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def give_way() -> _Turn:
+    """Let whatever else is ready on the event loop run first; await what is returned."""
+    return _Turn()
 
 
 def wall_time() -> datetime:

@@ -29,7 +29,7 @@ from taketurns.config.quantities import (
 )
 from taketurns.config.section import Section
 
-ServerKind = Literal["openai", "vllm", "sglang", "llamacpp", "tgi"]
+ServerKind = Literal["openai", "vllm", "sglang", "llamacpp", "tgi", "tei", "infinity"]
 
 AUTO: Literal["auto"] = "auto"
 

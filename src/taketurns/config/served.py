@@ -32,6 +32,7 @@ from taketurns.config.section import Section
 Endpoint = Literal["chat", "completions", "embeddings", "rerank"]
 Kind = Literal["generation", "embeddings"]
 Cost = Literal["requests", "tokens"]
+Rerank = Literal["cosine", "pairs", "query"]
 
 COUNT_MAX = 1_000_000_000
 """Largest count that the file may hold: far below 2**53 even when multiplied by a weight."""
@@ -48,6 +49,10 @@ class BatchConfig(Section):
 
     padded: Flag = False
     """Count a batch as texts x the longest of them, for engines that pad. Default false."""
+
+    linger: Annotated[Duration, spans(0, 1)] = 0.0
+    """How long the first text that comes to an empty queue waits for others to share its batch
+    while an engine is idle. Full batches don't wait. Default 0s: not at all."""
 
 
 KIND_BY_ENDPOINT: dict[str, Kind] = {
@@ -66,8 +71,8 @@ class ModelConfig(Section):
     """``models.NAME``: one model that clients may ask for, and the engines that serve it."""
 
     endpoints: tuple[Endpoint, ...]
-    """What it is asked for: ``chat`` and ``completions``, or ``embeddings`` and ``rerank`` (by the
-    cosine of its vectors); never both kinds."""
+    """What it is asked for: ``chat`` and ``completions``, or ``embeddings`` and ``rerank``; never
+    both kinds."""
 
     engines: tuple[EngineConfig, ...]
     """The engines that serve it, at least one; all of them serve the same model."""
@@ -112,13 +117,29 @@ class ModelConfig(Section):
     """How texts are put together. Embeddings only."""
 
     input_tokens_max: Annotated[Count, between(1, COUNT_MAX)] | None = 512
-    """Longest text, in tokens; above it 400. null: no limit. Default 512. Embeddings only."""
+    """Longest text, or query and document together, in tokens; above it 400. null: no limit.
+    Default 512. Embeddings only."""
 
     inputs_max: Annotated[Count, between(1, 100_000)] = 2048
     """Most texts in one request; above it 400. Default 2048. Embeddings only."""
 
     dimensions: Flag = False
     """Whether clients may ask for shorter vectors. Default false. Embeddings only."""
+
+    rerank: Rerank | None = None
+    """How its engines are asked for relevance: ``cosine``: for vectors, which are compared here;
+    ``pairs``: to score pairs of query and document, of several requests in one call; ``query``: to
+    rank the documents of one query a call. Default: cosine where it serves embeddings too, else
+    pairs where all engines are of kind vllm or tei, else query. Rerank only."""
+
+    tokenizer: Text | None = None
+    """Path of the model's ``tokenizer.json``: tokens are counted with it, and texts that are too
+    long can be cut. Needs the package's extra ``embedded``. Default: tokens are estimated from
+    the size of a text; an embedded model brings its own. Embeddings only."""
+
+    input_types: dict[Name, str] = Field(default_factory=dict)
+    """What is put before a text for each input type that clients tell, such as
+    ``{search_query: "query: "}``. Default: nothing. Embeddings only."""
 
     tenants: tuple[Name, ...] | None = None
     """The tenants that may use it; to others it does not exist. Default: all."""
@@ -150,6 +171,18 @@ class ModelConfig(Section):
     def cost_or_default(self) -> Cost:
         """What counts, the default filled in."""
         return self.cost or ("tokens" if self.kind == "embeddings" else "requests")
+
+    @property
+    def rerank_or_default(self) -> Rerank:
+        """How engines are asked for relevance, the default filled in."""
+        if self.rerank is not None:
+            return self.rerank
+        if "embeddings" in self.endpoints:
+            return "cosine"
+        if any(isinstance(engine, EmbeddedEngineConfig) for engine in self.engines):
+            return "cosine"
+        kinds = {getattr(engine, "kind", "") for engine in self.engines}
+        return "pairs" if kinds <= {"vllm", "tei"} else "query"
 
     @check_field("endpoints")
     @classmethod
@@ -195,7 +228,26 @@ class ModelConfig(Section):
             raise fault("needs the round robin, and this model has a shared queue", "Remove it.")
         return value
 
-    @check_field("batch", "input_tokens_max", "inputs_max", "dimensions")
+    @check_field("rerank", "tokenizer")
+    @classmethod
+    def _not_embedded(cls, value: str | None, info: ValidationInfo) -> str | None:
+        engines = info.data.get("engines") or ()
+        embedded = any(isinstance(engine, EmbeddedEngineConfig) for engine in engines)
+        if embedded and info.field_name == "tokenizer":
+            raise fault("means nothing here: the embedded model has its own", "Remove it.")
+        if embedded and value in {"pairs", "query"}:
+            raise fault("must be cosine: the embedded model gives vectors only", "Remove it.")
+        return value
+
+    @check_field(
+        "batch",
+        "input_tokens_max",
+        "inputs_max",
+        "dimensions",
+        "rerank",
+        "tokenizer",
+        "input_types",
+    )
     @classmethod
     def _for_embeddings(cls, value: object, info: ValidationInfo) -> object:
         # Defaults aren't validated, so this sees only what the operator wrote.

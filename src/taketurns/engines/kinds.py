@@ -51,8 +51,10 @@ KINDS: dict[str, ServerKind] = {
     ),
     "tgi": ServerKind(
         health="/health",
-        waiting=("tgi_queue_size", "te_queue_size"),
+        waiting=("tgi_queue_size",),
         running=("tgi_batch_current_size",),
     ),
+    "tei": ServerKind(health="/health", waiting=("te_queue_size",)),
+    "infinity": ServerKind(health="/health"),
 }
-"""By the word in the configuration. ``tgi`` is also for text-embeddings-inference."""
+"""By the word in the configuration."""

@@ -4,6 +4,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from taketurns.aio import TurnExpiredError, TurnRefusedError, Turns
 from taketurns.config.pools import Pool as PoolFacts
@@ -13,14 +14,13 @@ from taketurns.dialects import openai
 from taketurns.errors import (
     EngineBrokenError,
     EngineError,
-    EngineRefusedError,
     EngineUnavailableError,
 )
 from taketurns.gateway.availability import ATTEMPTS, Availability
+from taketurns.gateway.bad_items import BadItems, blames_caller
 from taketurns.gateway.batch_call import BatchEngine, call_engine
 from taketurns.gateway.counting import Counter, divide
 from taketurns.gateway.pools import Pace, ServedModel
-from taketurns.gateway.problems import CALLER_STATUSES
 from taketurns.gateway.work import Work
 from taketurns.ports.clock import Clock
 
@@ -37,6 +37,7 @@ class BatchRunner:
         counter: Counts tokens, and learns from what engines count.
         clock: The process's clock.
         on_batch: Told the model and the items of each batch that is sent.
+        on_mistrust: Told the model where an engine counts characters as tokens.
 
     Attributes:
         items: The work and place of each item that is queued or runs, by its ticket's id.
@@ -51,6 +52,7 @@ class BatchRunner:
         counter: Counter,
         clock: Clock,
         on_batch: Callable[[str, int], None],
+        on_mistrust: Callable[[str], None],
     ) -> None:
         self.model = model
         self.engines = dict(engines)
@@ -63,6 +65,8 @@ class BatchRunner:
         self._counter = counter
         self._clock = clock
         self._on_batch = on_batch
+        self._on_mistrust = on_mistrust
+        self._mistrusted = False
         self._tasks: asyncio.TaskGroup | None = None
         self._batches: set[asyncio.Task[None]] = set()
 
@@ -180,36 +184,43 @@ class BatchRunner:
         if isinstance(error, EngineUnavailableError):
             LOG.warning("a batch of %d items: %s", len(tickets), error)
             self.availability.unreachable(engine.name)
+        if blames_caller(error):
+            search = BadItems(
+                partial(self._send, engine), self._give_up, self._queue_alone, self._name_of
+            )
+            await search.search(tickets, requests, error)
+        else:
             for request in requests:
-                self._send_again(request, error)
-            return
-        if not _blames_caller(error) or len(requests) == 1:
-            self._fail(tickets, error)
-            return
-        # One request's fault must not fail the others: each goes alone, once.
-        try:
-            while requests:
-                request = requests.pop(0)
-                own_error = await self._send(engine, request)
-                if own_error is not None:
-                    self._fail(request, own_error)
-        except asyncio.CancelledError:
-            for request in requests:
-                self._fail(request, error)
-            raise
+                self._give_up(request, error)
 
-    def _send_again(self, tickets: Sequence[Ticket], error: EngineUnavailableError) -> None:
-        """Queue one request's items again: nothing of them was sent."""
+    def _name_of(self, ticket: Ticket) -> str:
+        work, index = self.items[ticket.id]
+        return work.name_of(index)
+
+    def _give_up(self, tickets: Sequence[Ticket], error: EngineError) -> None:
+        """End one request's items with an error, or queue them again if nothing was sent."""
         work, _ = self.items[tickets[0].id]
-        work.attempts += 1
-        if work.done.done() or work.attempts >= ATTEMPTS or not self.availability.any:
-            self._fail(tickets, error)
-            return
-        indices = [self.items[ticket.id][1] for ticket in tickets]
+        if isinstance(error, EngineUnavailableError):
+            work.attempts += 1
+            if not work.done.done() and work.attempts < ATTEMPTS and self.availability.any:
+                self._queue_again(tickets)
+                return
+        self._fail(tickets, error)
+
+    def _queue_alone(self, tickets: Sequence[Ticket]) -> None:
+        group = f"{tickets[0].group} alone {tickets[0].id}"
+        self._queue_again([ticket._replace(group=group) for ticket in tickets])
+
+    def _queue_again(self, tickets: Sequence[Ticket]) -> None:
+        """Queue one request's items again: nothing of them was executed."""
+        places = [self.items[ticket.id] for ticket in tickets]
+        work, _ = places[0]
         for ticket in tickets:
             self._finish(ticket, Outcome.FAILED, executed=False)
-        for ticket, index in zip(tickets, indices, strict=True):
-            self.items[ticket.id] = (work, index)
+        if work.done.done():
+            return
+        for ticket, place in zip(tickets, places, strict=True):
+            self.items[ticket.id] = place
         try:
             self.turns.submit(tickets)
         except TurnRefusedError as refused:
@@ -226,12 +237,7 @@ class BatchRunner:
     def _hand_out(
         self, tickets: Sequence[Ticket], results: Sequence[bytes | float], tokens: int | None
     ) -> None:
-        sizes = [ticket.size for ticket in tickets]
-        # With a tokenizer of the model the count is exact already.
-        if tokens is None or tokens > openai.USAGE_TOKENS_MAX or self._counter.exact:
-            counted = sizes
-        else:
-            counted = divide(tokens, sizes)
+        counted = self._counted(tickets, tokens)
         for ticket, result, size in zip(tickets, results, counted, strict=True):
             work, index = self.items[ticket.id]
             work.results[index] = result
@@ -240,6 +246,24 @@ class BatchRunner:
             work.cost += self._finish(ticket, Outcome.COMPLETED, cost=self.model.cost.used(size, 0))
             if work.left == 0 and not work.done.done():
                 work.done.set_result(None)
+
+    def _counted(self, tickets: Sequence[Ticket], tokens: int | None) -> Sequence[int]:
+        """Return the tokens of each item: by the engine's count, where that is better than ours."""
+        sizes = [ticket.size for ticket in tickets]
+        # With a tokenizer of the model the count is exact already.
+        if tokens is None or tokens > openai.USAGE_TOKENS_MAX or self._counter.exact:
+            return sizes
+        places = (self.items[ticket.id] for ticket in tickets)
+        if not self._counter.believe([work.items[index] for work, index in places], tokens):
+            if not self._mistrusted:
+                self._mistrusted = True
+                LOG.warning(
+                    "an engine of %s reports characters as tokens: such counts are not used",
+                    self.model.name,
+                )
+            self._on_mistrust(self.model.name)
+            return sizes
+        return divide(tokens, sizes)
 
     def _fail(self, tickets: Sequence[Ticket], error: EngineError) -> None:
         for ticket in tickets:
@@ -256,7 +280,3 @@ class BatchRunner:
         backlog = self.turns.scheduler.queued > 0
         self.pace.finished(1, self._clock.now_us(), backlog=backlog)
         return ended.cost
-
-
-def _blames_caller(error: EngineError) -> bool:
-    return isinstance(error, EngineRefusedError) and error.status in CALLER_STATUSES

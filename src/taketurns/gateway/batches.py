@@ -3,6 +3,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from taketurns.config.pools import Pool as PoolFacts
@@ -15,12 +16,12 @@ from taketurns.gateway.batch_runner import BatchRunner
 from taketurns.gateway.cosine import scores_of
 from taketurns.gateway.counting import Counter
 from taketurns.gateway.exchange import Exchange
-from taketurns.gateway.items import Embedded, EmbedRequest, Scored, ScoreRequest
+from taketurns.gateway.items import Embedded, EmbedRequest, NameOf, Scored, ScoreRequest
 from taketurns.gateway.pools import Caller, ServedModel
 from taketurns.gateway.throttling import Throttle
-from taketurns.gateway.work import Options, Work
+from taketurns.gateway.work import Item, Options, Work
 from taketurns.ports.clock import Clock
-from taketurns.ports.engine import Tokenizer
+from taketurns.ports.engine import Truncate
 from taketurns.units import s_from_us
 
 
@@ -31,13 +32,13 @@ class EmbeddingPool:
         model: What it serves.
         facts: How it's scheduled.
         engines: By name.
-        tokenizer: Counts tokens; None: they are estimated from the size of a text.
-        as_ids: With a tokenizer, engines get the ids that were counted, not the texts.
-        tokens_max: Longest text that is taken, in tokens; None: any.
+        counter: Counts tokens.
+        truncates: Ends that its engines can cut off a text that is too long.
         admission: The gateway's limits.
         clock: The process's clock.
         on_late: Told of each request that the throttle refuses.
         on_batch: Told the model and the texts of each batch that is sent.
+        on_mistrust: Told the model where an engine counts characters as tokens.
     """
 
     def __init__(  # noqa: PLR0913 - wired in one place, by name
@@ -46,17 +47,24 @@ class EmbeddingPool:
         facts: PoolFacts,
         *,
         engines: Mapping[str, BatchEngine],
-        tokenizer: Tokenizer | None,
-        as_ids: bool,
-        tokens_max: int | None,
+        counter: Counter,
+        truncates: frozenset[Truncate],
         admission: Admission,
         clock: Clock,
         on_late: Callable[[str, str, str], None],
         on_batch: Callable[[str, int], None],
+        on_mistrust: Callable[[str], None],
     ) -> None:
-        self.counter = Counter(tokenizer, tokens_max=tokens_max, as_ids=as_ids)
+        self.counter = counter
+        self._truncates = truncates
         self._runner = BatchRunner(
-            model, facts, engines=engines, counter=self.counter, clock=clock, on_batch=on_batch
+            model,
+            facts,
+            engines=engines,
+            counter=counter,
+            clock=clock,
+            on_batch=on_batch,
+            on_mistrust=on_mistrust,
         )
         self.engines = self._runner.engines
         self.turns = self._runner.turns
@@ -98,7 +106,7 @@ class EmbeddingPool:
         return await self._embed(exchange, request, caller, len(request.inputs))
 
     async def score(self, exchange: Exchange, request: ScoreRequest, caller: Caller) -> Scored:
-        """Score each document against its query; here by the cosine of their vectors.
+        """Score each document against its query, in batches shared with others.
 
         Args:
             exchange: The request as it came; what it took is noted in its record.
@@ -108,33 +116,62 @@ class EmbeddingPool:
         Raises:
             As :meth:`embed`.
         """
-        queries = len(request.queries)
-        embedded = await self._embed(
-            exchange,
-            EmbedRequest(
-                [*request.queries, *request.documents],
-                lambda index: (
-                    request.query_name(index)
-                    if index < queries
-                    else request.document_name(index - queries)
-                ),
-                truncate=request.truncate,
-            ),
-            caller,
-            len(request.documents),
+        way = self.model.section.rerank_or_default
+        if way == "cosine":
+            return await self._compare(exchange, request, caller)
+        self._check_available()
+        pairs, sizes = await self.counter.pairs(request)
+        options = Options(
+            score=True,
+            truncate=self._passed_on(request.truncate),
+            alone=exchange.record.request_id if way == "query" else "",
         )
+        work = self._work(pairs, sizes, options, request.document_name)
+        if way == "query" and not request.one_query:
+            work.groups = [f"{options.group} {index}" for index in range(len(pairs))]
+        await self._run(exchange, work, caller, len(pairs))
+        return Scored(cast("Sequence[float]", work.results), exchange.record.input_tokens)
+
+    async def _compare(self, exchange: Exchange, request: ScoreRequest, caller: Caller) -> Scored:
+        """Score by the cosine of vectors."""
+        queries = len(request.queries)
+        texts = EmbedRequest(
+            [*request.queries, *request.documents],
+            lambda index: (
+                request.query_name(index)
+                if index < queries
+                else request.document_name(index - queries)
+            ),
+            truncate=request.truncate,
+        )
+        embedded = await self._embed(exchange, texts, caller, len(request.documents))
         return Scored(await scores_of(embedded.vectors, queries), embedded.tokens)
 
     async def _embed(
         self, exchange: Exchange, request: EmbedRequest, caller: Caller, counted: int
     ) -> Embedded:
         self._check_available()
-        inputs, sizes = await self.counter.inputs(request)
-        options = Options(dimensions=request.dimensions)
-        done = asyncio.get_running_loop().create_future()
-        work = Work(inputs, sizes, options, request.name_of, done)
+        prefix = self.model.section.input_types.get(request.input_type, "")
+        if prefix:
+            inputs = [prefix + text if isinstance(text, str) else text for text in request.inputs]
+            request = replace(request, inputs=inputs)
+        items, sizes = await self.counter.inputs(request)
+        options = Options(dimensions=request.dimensions, truncate=self._passed_on(request.truncate))
+        work = self._work(items, sizes, options, request.name_of)
         await self._run(exchange, work, caller, counted)
         return Embedded(cast("Sequence[bytes]", work.results), exchange.record.input_tokens)
+
+    def _work(
+        self, items: Sequence[Item], sizes: Sequence[int], options: Options, name_of: NameOf
+    ) -> Work:
+        done = asyncio.get_running_loop().create_future()
+        return Work(items, sizes, options, name_of, done)
+
+    def _passed_on(self, truncate: Truncate | None) -> Truncate | None:
+        """Return what engines are told to cut: with a tokenizer it was cut here."""
+        if self.counter.exact or truncate not in self._truncates:
+            return None
+        return truncate
 
     def _check_available(self) -> None:
         if not self.availability.any:
@@ -171,7 +208,7 @@ class EmbeddingPool:
 
     def _tickets(self, work: Work, request_id: str, caller: Caller, now_us: int) -> list[Ticket]:
         deadline_us = caller.deadline_us(self.model, now_us)
-        group = work.options.group
+        groups = work.groups or [work.options.group] * len(work.sizes)
         return [
             Ticket(
                 f"{request_id}-{index}",
@@ -181,7 +218,7 @@ class EmbeddingPool:
                 size,
                 caller.priority,
                 deadline_us,
-                group,
+                groups[index],
                 now_us,
             )
             for index, size in enumerate(work.sizes)

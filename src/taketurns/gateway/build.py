@@ -3,6 +3,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from taketurns.config import pools as facts
 from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig
@@ -10,15 +11,19 @@ from taketurns.config.model import Config
 from taketurns.config.served import ModelConfig
 from taketurns.core.cost import CostModel, RequestsCost, TokensCost
 from taketurns.engines import minilm
+from taketurns.engines.batching import BatchingEngine, embed_format, score_format
 from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer
 from taketurns.engines.openai import OpenAiEngine
 from taketurns.engines.smollm2 import SmolLm2Engine
+from taketurns.engines.tokenizer_file import FileTokenizer
 from taketurns.gateway.admission import Admission
+from taketurns.gateway.batch_call import BatchEngine
 from taketurns.gateway.batches import EmbeddingPool
+from taketurns.gateway.counting import Counter
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import ServedModel
 from taketurns.ports.clock import Clock
-from taketurns.ports.engine import EmbeddingEngine, GenerationEngine
+from taketurns.ports.engine import GenerationEngine, Tokenizer, Truncate
 
 SLOTS_MAX = 10_000
 """Most slots that an engine can have: a reload may raise them without making a new client."""
@@ -49,6 +54,7 @@ def build_pools(
     *,
     on_batch: Callable[[str, int], None],
     on_late: Callable[[str, str, str], None],
+    on_mistrust: Callable[[str], None],
 ) -> Pools:
     """Make every pool that a configuration describes; nothing is started.
 
@@ -58,6 +64,7 @@ def build_pools(
         admission: The gateway's limits.
         on_batch: Told the model and the number of texts of each batch.
         on_late: Told of each request that a throttle refuses, see :class:`Throttle`.
+        on_mistrust: Told the model where an engine counts characters as tokens.
 
     Raises:
         StartError: A package of an embedded model is missing.
@@ -91,13 +98,13 @@ def build_pools(
                     engine: _embedding_engine(engine, part, section, name)
                     for engine, part in zip(names, section.engines, strict=True)
                 },
-                tokenizer=MiniLmTokenizer() if _all_embedded(section) else None,
-                as_ids=_all_embedded(section),
-                tokens_max=_tokens_max(section),
+                counter=_counter(section),
+                truncates=_truncates(section),
                 admission=admission,
                 clock=clock,
                 on_late=on_late,
                 on_batch=on_batch,
+                on_mistrust=on_mistrust,
             )
     return built
 
@@ -130,18 +137,18 @@ def _generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> G
 
 def _embedding_engine(
     name: str, part: EngineConfig, section: ModelConfig, model: str
-) -> EmbeddingEngine:
+) -> BatchEngine:
     if isinstance(part, EmbeddedEngineConfig):
         return MiniLmEngine(
             name, slots=part.slots, threads=part.threads, tokens_max=minilm.POSITIONS
         )
-    return OpenAiEngine(
-        name,
-        part.url,
-        key=part.key or "",
-        embed_model=part.model or model,
-        limits=facts.engine_limits(section.engine_limits),
-        connections_max=SLOTS_MAX,
+    limits = facts.engine_limits(section.engine_limits)
+    return BatchingEngine(
+        OpenAiEngine(name, part.url, key=part.key or "", limits=limits, connections_max=SLOTS_MAX),
+        part.model or model,
+        kind=part.kind,
+        one_query=section.rerank_or_default == "query",
+        answer_bytes_max=limits.answer_bytes_max,
     )
 
 
@@ -157,5 +164,25 @@ def _tokens_max(section: ModelConfig) -> int | None:
     return min(limits, default=None)
 
 
-def _all_embedded(section: ModelConfig) -> bool:
-    return all(isinstance(part, EmbeddedEngineConfig) for part in section.engines)
+def _counter(section: ModelConfig) -> Counter:
+    embedded = [isinstance(part, EmbeddedEngineConfig) for part in section.engines]
+    tokenizer: Tokenizer | None = None
+    if all(embedded):
+        tokenizer = MiniLmTokenizer()
+    elif section.tokenizer is not None:
+        tokenizer = FileTokenizer(Path(section.tokenizer))
+    # The embedded model needs not count again what was counted here.
+    return Counter(tokenizer, tokens_max=_tokens_max(section), as_ids=all(embedded))
+
+
+def _truncates(section: ModelConfig) -> frozenset[Truncate]:
+    """Return the ends that every engine of a model can cut off a text that is too long."""
+    ends = frozenset[Truncate]({"start", "end"})
+    rerank = section.rerank_or_default
+    for part in section.engines:
+        if isinstance(part, EmbeddedEngineConfig):
+            return frozenset()
+        ends &= embed_format(part.kind).truncates
+        if rerank != "cosine":
+            ends &= score_format(part.kind, one_query=rerank == "query").truncates
+    return ends

@@ -2,12 +2,14 @@
 """Tokens of texts: counted by the model's own tokenizer, or estimated and calibrated."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from taketurns.dialects.openai import BYTES_PER_TOKEN, invalid
-from taketurns.gateway.items import EmbedRequest, NameOf
-from taketurns.ports.engine import EmbedInput, Tokenizer, Truncate
+from taketurns.errors import RequestError
+from taketurns.gateway.items import EmbedRequest, ScoreRequest
+from taketurns.gateway.work import Item
+from taketurns.ports.engine import EmbedInput, Pair, Tokenizer, Truncate
 
 T = TypeVar("T")
 
@@ -16,6 +18,9 @@ INLINE_CHARACTERS = 16 * 1024
 
 MEMORY_BYTES = 4 * 1024 * 1024
 """Past so many bytes seen, older ones count half: the estimate follows what is sent now."""
+
+CHARACTERS_MIN = 64
+"""Batches of fewer characters don't show whether an engine counts those."""
 
 
 class TokenRatio:
@@ -51,7 +56,7 @@ class Counter:
         self, tokenizer: Tokenizer | None, *, tokens_max: int | None, as_ids: bool
     ) -> None:
         self.tokenizer = tokenizer
-        self._tokens_max = tokens_max
+        self.tokens_max = tokens_max
         self.as_ids = as_ids
         self._ratio = TokenRatio()
 
@@ -66,67 +71,123 @@ class Counter:
         Raises:
             RequestError: 400, naming the text that is too long or isn't of the vocabulary.
         """
+        self._check_ids(request)
         inputs = list(request.inputs)
-        self._check_ids(inputs, request.name_of)
         sizes = await self._sizes(inputs)
-        tokens_max = self._tokens_max
+        tokens_max = _least(self.tokens_max, request.tokens_max)
         if tokens_max is None or max(sizes) <= tokens_max:
             return inputs, sizes
-        if request.truncate is not None:
-            inputs, sizes = await self._cut(request, sizes, tokens_max, request.truncate)
-        for index, size in enumerate(sizes):
-            if size > tokens_max:
-                raise too_long(request.name_of(index), size, tokens_max)
-        return inputs, sizes
+        if request.truncate is not None and self.tokenizer is not None:
+            inputs = await self._cut(list(request.inputs), sizes, tokens_max, request.truncate)
+            sizes = await self._sizes(inputs)
+        return inputs, self._capped(sizes, tokens_max, request.truncate, request.name_of)
 
-    def learn(self, texts: Iterable[str], tokens: int) -> None:
-        """Learn from the tokens that an engine counted in texts."""
-        self._ratio.seen(sum(map(utf8_length, texts)), tokens)
+    async def pairs(self, request: ScoreRequest) -> tuple[list[Pair], list[int]]:
+        """Return the pairs to score, and the tokens of each.
 
-    def _check_ids(self, inputs: Sequence[EmbedInput], name_of: NameOf) -> None:
+        Raises:
+            RequestError: 400, naming the document that is too long with its query.
+        """
+        queries, documents = list(request.queries), list(request.documents)
+        times = len(documents) if request.one_query else 1
+        if request.document_tokens_max is not None and self.tokenizer is not None:
+            documents = await self._cut_texts(
+                documents, request.document_tokens_max, request.truncate or "end"
+            )
+        query_sizes = await self._sizes_of_texts(queries) * times
+        sizes = [
+            query + document
+            for query, document in zip(
+                query_sizes, await self._sizes_of_texts(documents), strict=True
+            )
+        ]
+        tokens_max = self.tokens_max
+        if tokens_max is not None and max(sizes) > tokens_max:
+            if request.truncate is not None and self.tokenizer is not None:
+                for index, size in enumerate(sizes):
+                    room = tokens_max - query_sizes[index]
+                    if size > tokens_max and room > 0:
+                        (cut,) = await self._cut_texts([documents[index]], room, request.truncate)
+                        documents[index] = cut
+                        sizes[index] = min(size, tokens_max)
+            sizes = self._capped(sizes, tokens_max, request.truncate, request.document_name)
+        pairs = [Pair(*pair) for pair in zip(queries * times, documents, strict=True)]
+        return pairs, sizes
+
+    def believe(self, items: Sequence[Item], tokens: int) -> bool:
+        """Learn from what an engine counted in items; False where it counted characters."""
+        texts = [text for item in items for text in _texts(item)]
+        characters = sum(map(len, texts))
+        if tokens == characters and characters >= CHARACTERS_MIN:
+            return False
+        if len(texts) >= len(items):
+            self._ratio.seen(sum(map(utf8_length, texts)), tokens)
+        return True
+
+    def _check_ids(self, request: EmbedRequest) -> None:
         if self.tokenizer is None:
             return
         ids_max = self.tokenizer.vocabulary_size - 1
-        for index, item in enumerate(inputs):
+        for index, item in enumerate(request.inputs):
             if not isinstance(item, str) and max(item) > ids_max:
                 raise invalid(
-                    name_of(index),
+                    request.name_of(index),
                     f"has token id {max(item)}, and this model's go up to {ids_max}",
                 )
 
+    def _capped(
+        self,
+        sizes: list[int],
+        tokens_max: int,
+        truncate: Truncate | None,
+        name_of: Callable[[int], str],
+    ) -> list[int]:
+        """Return sizes as they will be: an engine may cut what is too long and isn't cut here."""
+        if truncate is not None and self.tokenizer is None:
+            return [min(size, tokens_max) for size in sizes]
+        for index, size in enumerate(sizes):
+            if size > tokens_max:
+                raise too_long(name_of(index), size, tokens_max)
+        return sizes
+
     async def _sizes(self, inputs: list[EmbedInput]) -> list[int]:
         """Return the tokens of each input; texts are replaced by ids where those are wanted."""
+        texts = [item for item in inputs if isinstance(item, str)]
+        if self.tokenizer is None or not self.as_ids:
+            counted = iter(await self._sizes_of_texts(texts))
+            return [next(counted) if isinstance(item, str) else len(item) for item in inputs]
+        tokenizer = self.tokenizer
+        encoded = iter(await _aside(texts, lambda: tokenizer.encode(texts)))
+        inputs[:] = [next(encoded) if isinstance(item, str) else item for item in inputs]
+        return [len(item) for item in inputs]
+
+    async def _sizes_of_texts(self, texts: Sequence[str]) -> list[int]:
         tokenizer = self.tokenizer
         if tokenizer is None:
-            tokens = self._ratio.tokens
-            return [
-                tokens(utf8_length(item)) if isinstance(item, str) else len(item) for item in inputs
-            ]
-        texts = [item for item in inputs if isinstance(item, str)]
-        encoded = iter(await _aside(texts, lambda: tokenizer.encode(texts)))
-        ids = [next(encoded) if isinstance(item, str) else item for item in inputs]
-        if self.as_ids:
-            inputs[:] = ids
-        return [len(item) for item in ids]
+            return [self._ratio.tokens(utf8_length(text)) for text in texts]
+        return await _aside(texts, lambda: [len(ids) for ids in tokenizer.encode(texts)])
 
     async def _cut(
-        self, request: EmbedRequest, sizes: list[int], tokens_max: int, truncate: Truncate
-    ) -> tuple[list[EmbedInput], list[int]]:
-        """Cut what is too long, where the model's tokens are known."""
-        tokenizer = self.tokenizer
-        if tokenizer is None:
-            return list(request.inputs), sizes
+        self, inputs: list[EmbedInput], sizes: list[int], tokens_max: int, truncate: Truncate
+    ) -> list[EmbedInput]:
+        """Cut those of some inputs that are too long."""
         long = [index for index, size in enumerate(sizes) if size > tokens_max]
-        inputs = list(request.inputs)
         texts = [text for index in long if isinstance(text := inputs[index], str)]
-        cut = iter(await _aside(texts, lambda: tokenizer.cut(texts, tokens_max, truncate)))
+        cut = iter(await self._cut_texts(texts, tokens_max, truncate))
         for index in long:
             item = inputs[index]
             if isinstance(item, str):
-                inputs[index] = next(cut) or item
+                inputs[index] = next(cut)
             else:
                 inputs[index] = item[:tokens_max] if truncate == "end" else item[-tokens_max:]
-        return inputs, await self._sizes(inputs)
+        return inputs
+
+    async def _cut_texts(self, texts: list[str], tokens_max: int, truncate: Truncate) -> list[str]:
+        """Cut texts; one of which nothing would be left stays whole, to be refused."""
+        tokenizer = self.tokenizer
+        assert tokenizer is not None, "asked only where there is one"
+        cut = await _aside(texts, lambda: tokenizer.cut(texts, tokens_max, truncate))
+        return [part or whole for part, whole in zip(cut, texts, strict=True)]
 
 
 async def _aside(texts: Sequence[str], work: Callable[[], T]) -> T:
@@ -136,12 +197,22 @@ async def _aside(texts: Sequence[str], work: Callable[[], T]) -> T:
     return work()
 
 
+def _texts(item: Item) -> Sequence[str]:
+    if isinstance(item, str):
+        return (item,)
+    return item if isinstance(item, Pair) else ()
+
+
+def _least(first: int | None, second: int | None) -> int | None:
+    return min((limit for limit in (first, second) if limit is not None), default=None)
+
+
 def utf8_length(text: str) -> int:
     """Return how many bytes a text has in UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
-def too_long(field: str, size: int, tokens_max: int) -> Exception:
+def too_long(field: str, size: int, tokens_max: int) -> RequestError:
     """Return the 400 that says that a text is too long."""
     return invalid(field, f"has {size} tokens, and the most is {tokens_max}", "Shorten it.")
 

@@ -72,6 +72,7 @@ class Gateway:
             self.admission,
             on_batch=self._count_batch,
             on_late=self._count_late,
+            on_mistrust=self._count_mistrust,
         )
         self.metrics = Metrics(config.tenants, self.snapshots, VERSION)
         self.metrics.quotas_failing.set_function(lambda: self.admission.failing)
@@ -385,6 +386,9 @@ class Gateway:
         """Say that the request log can't be written; requests are served all the same."""
         self.metrics.log_broken.set(1)
         LOG.error("the request log can't be written, and stops here: %s", error)
+
+    def _count_mistrust(self, model: str) -> None:
+        self.metrics.count_mistrust(model)
 
     def _count_batch(self, model: str, items: int) -> None:
         self.metrics.count_batch(model, items)

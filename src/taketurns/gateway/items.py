@@ -21,6 +21,7 @@ class EmbedRequest:
         dimensions: Length of the vectors asked for; None: the model's own.
         truncate: Which end of a text that is too long is cut off; None: it's refused. Where
             neither the gateway nor the engine can cut, it's refused all the same.
+        tokens_max: Longest text, in tokens, where the client sets a limit below the model's.
         input_type: What the texts are for (``search_query``, ``search_document`` ...), for models
             that want it told by a prefix; "": not said.
     """
@@ -29,6 +30,7 @@ class EmbedRequest:
     name_of: NameOf
     dimensions: int | None = None
     truncate: Truncate | None = None
+    tokens_max: int | None = None
     input_type: str = ""
 
 

@@ -347,13 +347,19 @@ class _EngineError(msgspec.Struct):
 
 
 class _EngineErrorBody(msgspec.Struct):
-    error: _EngineError
+    """As OpenAI has it; TEI: a text under ``error``; others: a bare ``message``."""
+
+    error: _EngineError | str = ""
+    message: str = ""
 
 
 def _engine_words(body: bytes) -> _EngineError:
     """Return what an engine said of the caller's fault, at most 1,000 characters of it."""
     try:
-        error = msgspec.json.decode(body, type=_EngineErrorBody).error
+        told = msgspec.json.decode(body, type=_EngineErrorBody)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return _EngineError()
+    error = told.error
+    if isinstance(error, str):
+        error = _EngineError(error or told.message)
     return _EngineError(error.message[:1000], error.param)

@@ -44,6 +44,7 @@ class Work:
         sizes: Tokens of each, counted or estimated.
         options: How they are to be treated.
         name_of: The field that an item stands in.
+        groups: The scheduler's group of each item; empty: that of the options.
         done: Set when all items are done, or fails with the first error.
         results: Vectors or scores, filled in as they come.
         length: Bytes of its vectors; 0 until the first came.
@@ -60,6 +61,7 @@ class Work:
     options: Options
     name_of: NameOf
     done: "asyncio.Future[None]"
+    groups: Sequence[str] = ()
     results: list[bytes | float | None] = field(init=False)
     left: int = field(init=False)
     length: int = 0

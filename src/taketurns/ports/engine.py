@@ -191,13 +191,9 @@ class ScoreAnswer:
 class ScoringEngine(Protocol):
     """Scores pairs of query and document in batches.
 
-    Contract: as that of :class:`EmbeddingEngine`.
-
-    Attributes:
-        one_query: True where all pairs of a call must have the same query.
+    Contract: as that of :class:`EmbeddingEngine`. Some engines take the documents
+    of one query a call: then all its pairs have the same query.
     """
-
-    one_query: bool
 
     @property
     def name(self) -> str:

@@ -154,6 +154,12 @@ class Metrics:
             buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
             registry=registry,
         )
+        self._mistrusts = Counter(
+            "taketurns_engine_usage_mistrusted",
+            "Batches whose engine reported characters as tokens: its count was not used.",
+            ["model"],
+            registry=registry,
+        )
         self.draining = Gauge(
             "taketurns_draining", "1 while the gateway is stopping.", registry=registry
         )
@@ -205,6 +211,10 @@ class Metrics:
     def count_batch(self, model: str, items: int) -> None:
         """Count a batch that was sent to an engine."""
         self._batch_items.labels(model).observe(items)
+
+    def count_mistrust(self, model: str) -> None:
+        """Count a batch whose engine reported characters as tokens."""
+        self._mistrusts.labels(model).inc()
 
     def exposition(self) -> bytes:
         """Return all metrics in Prometheus's text format."""

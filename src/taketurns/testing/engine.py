@@ -12,7 +12,14 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequenc
 from dataclasses import dataclass, field
 
 from taketurns.errors import TaketurnsError
-from taketurns.ports.engine import EmbedAnswer, EmbedCall, EmbedInput, GenerationCall
+from taketurns.ports.engine import (
+    EmbedAnswer,
+    EmbedCall,
+    EmbedInput,
+    GenerationCall,
+    ScoreAnswer,
+    ScoreCall,
+)
 
 VECTOR_LENGTH = 8
 """Length of a fake vector where no other is asked for."""
@@ -30,6 +37,12 @@ def fake_vector(value: EmbedInput, length: int = VECTOR_LENGTH) -> bytes:
     # Sixty-fourths are exact in float32, and so survive decimal notation too.
     numbers = array("f", [(byte - 128) / 64 for byte in digest[:length]])
     return numbers.tobytes()
+
+
+def fake_score(query: str, document: str) -> float:
+    """Return the score that fake engines give to a pair: its own, from 0 to 1, exact in float32."""
+    digest = hashlib.sha256(f"{query}\0{document}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:2], "big") / 65_536
 
 
 def fake_tokens(value: EmbedInput) -> int:
@@ -262,7 +275,7 @@ def _default_answer(call: GenerationCall) -> ScriptedAnswer:
 
 
 class FakeEmbeddingEngine:
-    """Implements :class:`taketurns.ports.engine.EmbeddingEngine` with :func:`fake_vector`.
+    """Implements the ports for batches, with :func:`fake_vector` and :func:`fake_score`.
 
     Args:
         name: As the port has it.
@@ -279,7 +292,7 @@ class FakeEmbeddingEngine:
     def __init__(self, name: str = "fake", script: Iterable[TaketurnsError | None] = ()) -> None:
         self._name = name
         self._script = deque(script)
-        self.calls: list[EmbedCall] = []
+        self.calls: list[EmbedCall | ScoreCall] = []
         self.executed = Tally()
         self.completed = Tally()
         self.cancelled = Tally()
@@ -303,6 +316,25 @@ class FakeEmbeddingEngine:
 
     async def embed(self, call: EmbedCall) -> EmbedAnswer:
         """Answer each input with its fake vector, or raise the next error of the script."""
+        await self._take(call)
+        length = call.dimensions or VECTOR_LENGTH
+        return EmbedAnswer(
+            vectors=[fake_vector(value, length) for value in call.inputs],
+            tokens=sum(fake_tokens(value) for value in call.inputs),
+        )
+
+    async def score(self, call: ScoreCall) -> ScoreAnswer:
+        """Answer each pair with its fake score, or raise the next error of the script."""
+        await self._take(call)
+        return ScoreAnswer(
+            scores=[fake_score(*pair) for pair in call.pairs],
+            tokens=sum(fake_tokens(text) for pair in call.pairs for text in pair),
+        )
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+    async def _take(self, call: EmbedCall | ScoreCall) -> None:
         self.calls.append(call)
         error = self._script.popleft() if self._script else None
         if error is None or getattr(error, "executed", True):
@@ -315,11 +347,3 @@ class FakeEmbeddingEngine:
         if error is not None:
             raise error
         self.completed.add(call.request_id)
-        length = call.dimensions or VECTOR_LENGTH
-        return EmbedAnswer(
-            vectors=[fake_vector(value, length) for value in call.inputs],
-            tokens=sum(fake_tokens(value) for value in call.inputs),
-        )
-
-    async def aclose(self) -> None:
-        """Do nothing."""

@@ -7,10 +7,8 @@ client and much too lenient for anything else.
 """
 
 import asyncio
-import base64
 import socket
 import struct
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,7 +16,8 @@ from typing import Literal, Self, cast
 
 import msgspec
 
-from taketurns.testing.engine import Tally, chat_answer, chat_events, fake_tokens, fake_vector
+from taketurns.testing.batch_routes import batch_answer
+from taketurns.testing.engine import Tally, chat_answer, chat_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +32,7 @@ class Fault:
         stall_at: Send so many bytes of the answer and then nothing more.
         close_idle: Close the connection once the whole answer went out, without having said so.
         raw: Send these bytes instead of an answer.
-        vectors: What is wrong with embeddings: the last one missing, all there but
+        vectors: What is wrong with embeddings or scores: the last one missing, all there but
             in reverse (with the right indexes), all with index 0, or numbers
             although base64 was asked for.
     """
@@ -188,8 +187,9 @@ class FakeHttpEngine:
         if route.endswith("/models"):
             return _whole(200, b'{"object":"list","data":[{"id":"fake","object":"model"}]}')
         fields = msgspec.json.decode(request.body, type=dict[str, object])
-        if route.endswith("/embeddings"):
-            return _whole(200, _embeddings(fields, fault))
+        batch = batch_answer(route, fields, fault.vectors)
+        if batch is not None:
+            return _whole(200, *batch)
         if not route.endswith("/completions"):
             return _whole(404, b'{"error":{"message":"no such route"}}')
         if fields.get("stream"):
@@ -280,28 +280,3 @@ def _chunked(pieces: list[bytes]) -> bytes:
     own = {"Content-Type": "text/event-stream", "Transfer-Encoding": "chunked"}
     chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
     return _head(200, own) + chunks + b"0\r\n\r\n"
-
-
-def _embeddings(fields: dict[str, object], fault: Fault) -> bytes:
-    given = fields.get("input")
-    inputs = cast(list[str], given if isinstance(given, list) else [given])
-    dimensions = fields.get("dimensions")
-    length = dimensions if isinstance(dimensions, int) else 8
-    in_base64 = fields.get("encoding_format") == "base64" and fault.vectors != "numbers"
-    items: list[dict[str, object]] = []
-    for index, value in enumerate(inputs):
-        vector = fake_vector(value, length)
-        embedding = base64.b64encode(vector).decode() if in_base64 else list(array("f", vector))
-        items.append({"object": "embedding", "index": index, "embedding": embedding})
-    if fault.vectors == "missing":
-        items.pop()
-    elif fault.vectors == "reversed":
-        items.reverse()
-    elif fault.vectors == "repeated":
-        for item in items:
-            item["index"] = 0
-    tokens = sum(fake_tokens(value) for value in inputs)
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    return msgspec.json.encode(
-        {"object": "list", "model": fields.get("model"), "data": items, "usage": usage}
-    )
