@@ -35,6 +35,7 @@ class EmbedRequest:
         dimensions: Length of the vectors asked for, or None.
         truncate: Which end of a text that is too long is cut off, or ``NONE``.
         tokens_max: Most tokens of a text that it asks for, or None.
+        input_type: What the texts are for; empty: not said.
     """
 
     version: str
@@ -43,6 +44,7 @@ class EmbedRequest:
     dimensions: int | None
     truncate: Truncate
     tokens_max: int | None
+    input_type: str
 
 
 InputType = Literal["search_document", "search_query", "classification", "clustering"]
@@ -98,8 +100,15 @@ def parse_embed(body: bytes, version: str) -> EmbedRequest:
             raise invalid("input_type", "is missing", 'Send "search_document", for example.')
     if read.images is not None or read.input_type == "image":
         raise cannot("images" if read.images is not None else "input_type", "asks for images")
-    texts = _texts_of(read)
-    return EmbedRequest(version, texts, types, dimensions, read.truncate or "END", tokens_max)
+    return EmbedRequest(
+        version=version,
+        texts=_texts_of(read),
+        types=types,
+        dimensions=dimensions,
+        truncate=read.truncate or "END",
+        tokens_max=tokens_max,
+        input_type=read.input_type or "",
+    )
 
 
 def _texts_of(read: _EmbedV1) -> Sequence[str]:

@@ -1,78 +1,124 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The endpoints that need vectors: embeddings, and rerank by cosine."""
+"""The endpoints that need vectors, in every dialect."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from taketurns.dialects import openai, rerank
-from taketurns.dialects.openai import EmbeddingsRequest, invalid
+from taketurns.dialects import cohere_embed, openai, tei
+from taketurns.dialects.openai import cannot, invalid
 from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.cosine import NUMBERS_INLINE_MAX
 from taketurns.gateway.exchange import Answer, Exchange
-from taketurns.gateway.items import Embedded, EmbedRequest, ScoreRequest
+from taketurns.gateway.items import Embedded, EmbedRequest
 from taketurns.gateway.pools import Caller
+from taketurns.ports.engine import Truncate
 
-Reply = Callable[[EmbeddingPool, Exchange, bytes, Caller], Awaitable[Answer]]
+ENDS: Mapping[str, Truncate | None] = {"NONE": None, "START": "start", "END": "end"}
+"""Which end of a text is cut off, by Cohere's names."""
 
 
-async def answer_embeddings(
+async def answer_openai(
     pool: EmbeddingPool, exchange: Exchange, body: bytes, caller: Caller
 ) -> Answer:
     """Answer ``POST /v1/embeddings``.
 
     Raises:
-        RequestError: 400, naming the field that is wrong.
-        TurnRefusedError, TurnExpiredError, EngineError: See there.
+        RequestError: 400, naming the field that is wrong; else as :meth:`EmbeddingPool.embed`.
     """
     section = pool.model.section
     request = openai.parse_embeddings(body, inputs_max=section.inputs_max)
     if request.dimensions is not None and not section.dimensions:
         raise invalid("dimensions", "can't be chosen for this model", "Leave it out.")
-    embedded = await pool.embed(
-        exchange,
-        EmbedRequest(
-            request.inputs, lambda index: f"input[{index}]", dimensions=request.dimensions
-        ),
-        caller,
+    asked = EmbedRequest(
+        request.inputs, lambda index: f"input[{index}]", dimensions=request.dimensions
     )
-    if request.base64 or _numbers(embedded) <= NUMBERS_INLINE_MAX:
-        return _embeddings(request, embedded)
-    return await asyncio.to_thread(_embeddings, request, embedded)
+    embedded = await pool.embed(exchange, asked, caller)
+    return await _written(
+        embedded,
+        lambda: openai.embeddings_answer(
+            request.model, embedded.vectors, embedded.tokens, as_base64=request.base64
+        ),
+        quick=request.base64,
+    )
 
 
-async def answer_rerank(
+async def answer_cohere_v1(
     pool: EmbeddingPool, exchange: Exchange, body: bytes, caller: Caller
 ) -> Answer:
-    """Answer ``POST /v1/rerank``: a document's relevance is its vector's cosine with the query's.
+    """Answer ``POST /v1/embed``; raises as :func:`answer_openai`, and 422."""
+    return await _answer_cohere(pool, exchange, body, caller, "1")
 
-    Raises:
-        RequestError: 400, naming the field that is wrong.
-        TurnRefusedError, TurnExpiredError, EngineError: See there.
-    """
-    request = rerank.parse_rerank(body, documents_max=pool.model.section.inputs_max)
-    scored = await pool.score(
-        exchange,
-        ScoreRequest(
-            [request.query],
-            request.documents,
-            lambda _: "query",
-            lambda index: f"documents[{index}]",
-        ),
-        caller,
+
+async def answer_cohere_v2(
+    pool: EmbeddingPool, exchange: Exchange, body: bytes, caller: Caller
+) -> Answer:
+    """Answer ``POST /v2/embed``; raises as :func:`answer_openai`, and 422."""
+    return await _answer_cohere(pool, exchange, body, caller, "2")
+
+
+async def _answer_cohere(
+    pool: EmbeddingPool, exchange: Exchange, body: bytes, caller: Caller, version: str
+) -> Answer:
+    request = cohere_embed.parse_embed(body, version)
+    if request.dimensions is not None and not pool.model.section.dimensions:
+        raise cannot("output_dimension", "can't be chosen for this model")
+    texts = request.texts
+    if request.tokens_max is not None:
+        texts = await _cut(pool, request, request.tokens_max)
+    asked = EmbedRequest(
+        texts,
+        lambda index: f"texts[{index}]",
+        dimensions=request.dimensions,
+        truncate=ENDS[request.truncate],
+        input_type=request.input_type,
     )
+    embedded = await pool.embed(exchange, asked, caller)
     answer_id = exchange.record.request_id
-    return Answer(200, rerank.rerank_answer(request, scored.scores, scored.tokens, answer_id))
-
-
-ANSWERS: Mapping[str, Reply] = {"embeddings": answer_embeddings, "rerank": answer_rerank}
-
-
-def _numbers(embedded: Embedded) -> int:
-    return len(embedded.vectors) * len(embedded.vectors[0]) // 4
-
-
-def _embeddings(request: EmbeddingsRequest, embedded: Embedded) -> Answer:
-    body = openai.embeddings_answer(
-        request.model, embedded.vectors, embedded.tokens, as_base64=request.base64
+    return await _written(
+        embedded,
+        lambda: cohere_embed.embed_answer(request, embedded.vectors, embedded.tokens, answer_id),
     )
-    return Answer(200, body)
+
+
+async def _cut(
+    pool: EmbeddingPool, request: cohere_embed.EmbedRequest, tokens_max: int
+) -> Sequence[str]:
+    """Return a request's texts, none of them longer than it asks for."""
+    tokenizer = pool.counter.tokenizer
+    if tokenizer is None:
+        raise cannot("max_tokens", "can't be kept: this model's tokens can't be counted here")
+    texts = list(request.texts)
+    end = ENDS[request.truncate]
+    cut = await asyncio.to_thread(tokenizer.cut, texts, tokens_max, end or "end")
+    for index, (whole, part) in enumerate(zip(texts, cut, strict=True)):
+        if end is None and part != whole:
+            raise invalid(f"texts[{index}]", f"has more than {tokens_max} tokens", "Shorten it.")
+    return [part or whole for whole, part in zip(texts, cut, strict=True)]
+
+
+async def answer_tei(
+    pool: EmbeddingPool, exchange: Exchange, body: bytes, caller: Caller
+) -> Answer:
+    """Answer TEI's ``POST /embed``; raises as :func:`answer_openai`, and 422."""
+    section = pool.model.section
+    request = tei.parse_embed(body, inputs_max=section.inputs_max)
+    if request.dimensions is not None and not section.dimensions:
+        raise cannot("dimensions", "can't be chosen for this model")
+    asked = EmbedRequest(
+        request.inputs,
+        lambda index: f"inputs[{index}]",
+        dimensions=request.dimensions,
+        truncate=ENDS[request.truncate],
+    )
+    embedded = await pool.embed(exchange, asked, caller)
+    return await _written(embedded, lambda: tei.embed_answer(embedded.vectors))
+
+
+async def _written(
+    embedded: Embedded, write: Callable[[], bytes], *, quick: bool = False
+) -> Answer:
+    """Return an answer; where writing it takes long, that is done in a thread."""
+    numbers = len(embedded.vectors) * len(embedded.vectors[0]) // 4
+    if quick or numbers <= NUMBERS_INLINE_MAX:
+        return Answer(200, write())
+    return Answer(200, await asyncio.to_thread(write))

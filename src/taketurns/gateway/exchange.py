@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from taketurns.core.limit_rules import Amounts
+from taketurns.dialects.names import Dialect
 from taketurns.errors import TaketurnsError
 from taketurns.telemetry.records import RequestRecord
 
@@ -96,6 +97,7 @@ class Exchange:
         admittance: What its limits were charged, to be settled at its end; None: nothing.
         inputs: Texts or documents that its limits count; 1 for a generation.
         executed: An engine may have done some of the work, whatever an error says of the rest.
+        dialect: Whose errors and headers the client reads.
     """
 
     method: str
@@ -110,3 +112,4 @@ class Exchange:
     query: str = ""
     inputs: int = 1
     admittance: "Settles | None" = None
+    dialect: Dialect = Dialect.OPENAI

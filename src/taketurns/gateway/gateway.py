@@ -3,28 +3,32 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 from taketurns.calendar_month import MonthClock
 from taketurns.config.model import Config
 from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
-from taketurns.core.model import PRIORITY_DEFAULT, PRIORITY_MAX
+from taketurns.core.model import PRIORITY_DEFAULT
 from taketurns.core.snapshot import PoolSnapshot
-from taketurns.dialects import openai
+from taketurns.dialects import cohere, openai
+from taketurns.dialects.names import Dialect
+from taketurns.dialects.own_fields import cohere_priority, field_names, read_asked
 from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.auth import Authenticator, active_tenants, key_stores
 from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.build import Pools, build_pools
-from taketurns.gateway.embeddings import ANSWERS
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.pools import Caller
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.gateway.reload import apply_reload, check_reload
+from taketurns.gateway.routes import Route, route_of
+from taketurns.gateway.urgency import Urgency, urgency_of
 from taketurns.ports.clock import Clock
 from taketurns.ports.stores import QuotaStore
 from taketurns.stores.sqlite_quotas import SqliteQuotaStore
@@ -39,8 +43,6 @@ LOG = logging.getLogger(__name__)
 Handle = Callable[[Exchange], Awaitable[Answer | None]]
 
 REQUESTS_LISTED_MAX = 1_000
-
-WAIT_MS_MAX = 86_400_000
 
 
 class Gateway:
@@ -86,10 +88,6 @@ class Gateway:
         self._created_s = wall_time_s()
         self._log: LogWriter | None = None
         self._routes: dict[str, dict[str, Handle]] = {
-            "/v1/chat/completions": {"POST": self._serving("chat")},
-            "/v1/completions": {"POST": self._serving("completions")},
-            "/v1/embeddings": {"POST": self._serving("embeddings")},
-            "/v1/rerank": {"POST": self._serving("rerank")},
             "/v1/models": {"GET": self._models},
             "/livez": {"GET": self.answer_live, "HEAD": self.answer_live},
             "/readyz": {"GET": self.answer_ready, "HEAD": self.answer_ready},
@@ -240,6 +238,9 @@ class Gateway:
         problem = problem_of(error, retry_after_us=retry_after_us)
         if exchange.executed:
             problem = replace(problem, executed=True)
+        if problem.code == "insufficient_quota" and exchange.dialect is Dialect.COHERE:
+            # Which its clients don't try again, as they do a 429.
+            problem = replace(problem, status=402)
         if problem.code == "internal_error":
             LOG.error("request %s failed", record.request_id, exc_info=error)
         elif problem.status in {502, 503, 504}:
@@ -247,68 +248,85 @@ class Gateway:
         record.outcome = problem.outcome
         record.code = problem.code
         record.status = problem.status
-        return problem.answer()
+        return problem.answer(exchange.dialect, record.request_id)
 
     def _route(self, exchange: Exchange) -> Handle:
-        methods = self._routes.get(exchange.path)
-        if methods is None:
+        route = route_of(exchange.path, exchange.headers)
+        if route is not None:
+            exchange.dialect = route.dialect
+            exchange.record.endpoint = route.endpoint
+            methods: Mapping[str, Handle] = {"POST": partial(self._serve, route)}
+        else:
             prefix, _, model = exchange.path.rpartition("/")
-            if prefix == "/v1/models" and model:
-                methods = {"GET": self._model}
-            else:
-                raise RequestError(404, "unknown_url", "There is nothing at this URL.")
+            one_model = prefix == "/v1/models" and model
+            methods = {"GET": self._model} if one_model else self._routes.get(exchange.path, {})
+        if not methods:
+            raise RequestError(404, "unknown_url", "There is nothing at this URL.")
         handle = methods.get(exchange.method)
         if handle is None:
             raise MethodError(exchange.method, allowed=", ".join(methods))
         return handle
 
-    def _caller(self, exchange: Exchange) -> Caller:
+    def _tenant(self, exchange: Exchange) -> str:
         """Return who sends a request: by its key alone."""
         record = exchange.record
         tenant = self._auth.tenant_of(
             exchange.headers.get("Authorization"), now_us=self._clock.now_us()
         )
-        config = self.config.tenants[tenant]
         record.tenant = tenant
-        record.tier = config.tier
-        priority = _whole_number(exchange, "taketurns-priority", 0, PRIORITY_MAX)
-        wait_ms = _whole_number(exchange, "taketurns-deadline-ms", 1, WAIT_MS_MAX)
+        record.tier = self.config.tenants[tenant].tier
+        return tenant
+
+    async def _serve(self, route: Route, exchange: Exchange) -> Answer | None:
+        tenant = self._tenant(exchange)
+        urgency = urgency_of(exchange.headers)
+        if self.draining:
+            raise DrainingError("draining")
+        body = await exchange.peer.read_body(self.config.server.body_bytes_max)
+        asked, body = read_asked(body)
+        urgency = urgency.else_by(asked.taketurns)
+        if route.instead is not None:
+            route = route.for_body(field_names(body))
+            exchange.dialect = route.dialect
+        caller = self._caller(tenant, urgency, route.dialect, body)
+        pool = self._pool(asked.model, route.endpoint, tenant)
+        exchange.record.model = pool.model.name
+        section = pool.model.section
+        with self._held.hold(
+            len(body),
+            tenant=tenant,
+            model=pool.model.name,
+            tenant_max=section.tenant_queue_bytes_max,
+            model_max=section.queue_bytes_max,
+        ):
+            return await route.answer(pool, exchange, body, caller)
+
+    def _caller(self, tenant: str, urgency: Urgency, dialect: Dialect, body: bytes) -> Caller:
+        """Return who sends a request, and how urgent it is."""
+        config = self.config.tenants[tenant]
+        priority, wait_ms = urgency
+        if dialect is Dialect.COHERE:
+            asked = cohere_priority(body)
+            priority = asked if priority is None else priority
+        if priority is None:
+            priority = cohere.PRIORITY_DEFAULT if dialect is Dialect.COHERE else PRIORITY_DEFAULT
         return Caller(
             tenant=tenant,
             tier=config.tier,
-            priority=max(config.min_priority, PRIORITY_DEFAULT if priority is None else priority),
+            priority=max(config.min_priority, priority),
             wait_us_max=None if wait_ms is None else wait_ms * US_PER_MS,
         )
 
-    def _serving(self, endpoint: str) -> Handle:
-        async def handle(exchange: Exchange) -> Answer | None:
-            exchange.record.endpoint = endpoint
-            caller = self._caller(exchange)
-            if self.draining:
-                raise DrainingError("draining")
-            body = await exchange.peer.read_body(self.config.server.body_bytes_max)
-            pool = self._pool(openai.model_of(body), endpoint, caller.tenant)
-            exchange.record.model = pool.model.name
-            section = pool.model.section
-            with self._held.hold(
-                len(body),
-                tenant=caller.tenant,
-                model=pool.model.name,
-                tenant_max=section.tenant_queue_bytes_max,
-                model_max=section.queue_bytes_max,
-            ):
-                if isinstance(pool, EmbeddingPool):
-                    return await ANSWERS[endpoint](pool, exchange, body, caller)
-                return await pool.answer(exchange, body, caller)
-
-        return handle
-
-    def _pool(self, model: str, endpoint: str, tenant: str) -> GenerationPool | EmbeddingPool:
-        """Return the pool of a model that a tenant may use.
+    def _pool(
+        self, model: str | None, endpoint: str, tenant: str
+    ) -> GenerationPool | EmbeddingPool:
+        """Return the pool of a model that a tenant may use; of the only one, if none is named.
 
         Raises:
             RequestError: 404, the same for a model that isn't there and one that isn't allowed.
         """
+        if model is None:
+            return self._only_pool(endpoint, tenant)
         pool = self.pools.of(model)
         if pool is None or tenant not in pool.model.tenants:
             raise _no_model(model)
@@ -323,22 +341,38 @@ class Gateway:
             )
         return pool
 
+    def _only_pool(self, endpoint: str, tenant: str) -> GenerationPool | EmbeddingPool:
+        fitting = [
+            pool
+            for pool in self.pools.all().values()
+            if endpoint in pool.model.section.endpoints and tenant in pool.model.tenants
+        ]
+        if len(fitting) != 1:
+            raise RequestError(
+                400,
+                "invalid_value",
+                "`model` is missing.",
+                param="model",
+                hint="GET /v1/models lists those that you may use.",
+            )
+        return fitting[0]
+
     async def _models(self, exchange: Exchange) -> Answer:
         exchange.record.endpoint = "models"
-        caller = self._caller(exchange)
+        tenant = self._tenant(exchange)
         models = [
             (name, pool.model.section.owned_by)
             for name, pool in self.pools.all().items()
-            if caller.tenant in pool.model.tenants
+            if tenant in pool.model.tenants
         ]
         return Answer(200, openai.models_answer(models, self._created_s))
 
     async def _model(self, exchange: Exchange) -> Answer:
         exchange.record.endpoint = "models"
-        caller = self._caller(exchange)
+        tenant = self._tenant(exchange)
         name = exchange.path.rpartition("/")[2]
         pool = self.pools.of(name)
-        if pool is None or caller.tenant not in pool.model.tenants:
+        if pool is None or tenant not in pool.model.tenants:
             raise _no_model(name)
         return Answer(200, openai.model_answer(name, pool.model.section.owned_by, self._created_s))
 
@@ -415,23 +449,3 @@ def _no_model(model: str) -> RequestError:
         param="model",
         hint="GET /v1/models lists those that you may use.",
     )
-
-
-def _whole_number(exchange: Exchange, header: str, least: int, most: int) -> int | None:
-    """Return the number in a header, or None where there's no such header.
-
-    Raises:
-        RequestError: 400 where it isn't a whole number from ``least`` to ``most``.
-    """
-    text = exchange.headers.get(header)
-    if text is None:
-        return None
-    digits = text.isascii() and text.isdigit() and len(text) <= 12
-    if not digits or not least <= int(text) <= most:
-        raise RequestError(
-            400,
-            "invalid_value",
-            f"Header {header} must be a whole number from {least} to {most}.",
-            param=header,
-        )
-    return int(text)

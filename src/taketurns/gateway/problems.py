@@ -15,7 +15,7 @@ from taketurns.config.limits import per_of, unit_of
 from taketurns.core.decision import Outcome, Refusal
 from taketurns.core.limit_rules import Span
 from taketurns.core.throttle import Why
-from taketurns.dialects import openai
+from taketurns.dialects.names import Dialect, error_body
 from taketurns.errors import (
     EngineError,
     EngineRefusedError,
@@ -81,8 +81,8 @@ class Problem:
     details: Mapping[str, object] = field(default_factory=dict)
     allowed: str | None = None
 
-    def answer(self) -> Answer:
-        """Return the answer in OpenAI's form."""
+    def answer(self, dialect: Dialect = Dialect.OPENAI, request_id: str = "") -> Answer:
+        """Return the answer as a dialect has it."""
         headers = {"x-request-executed": "unknown" if self.executed else "no"}
         headers.update(self.headers)
         if self.retry_after_us is not None:
@@ -93,7 +93,15 @@ class Problem:
             headers["WWW-Authenticate"] = "Bearer"
         if self.allowed is not None:
             headers["Allow"] = self.allowed
-        body = openai.error_answer(self.status, self.code, self.message, self.param, self.details)
+        body = error_body(
+            dialect,
+            self.status,
+            self.code,
+            self.message,
+            param=self.param,
+            details=self.details,
+            request_id=request_id,
+        )
         return Answer(self.status, body, headers=headers)
 
 
