@@ -211,7 +211,11 @@ BAD = {
     "model values": (
         model("cost: token, quantum: 0, scheduler: fifo, debt_rounds: 0, queue_max: 1x"),
         [
-            ("models.m.cost", 'must be requests or tokens, got "token"', "Did you mean tokens?"),
+            (
+                "models.m.cost",
+                'must be requests, tokens or ema, got "token"',
+                "Did you mean tokens?",
+            ),
             ("models.m.quantum", "must be 1 to 1,000,000,000, got 0", ""),
             ("models.m.scheduler", 'must be round_robin or shared_queue, got "fifo"', ""),
             ("models.m.debt_rounds", "must be 1 to 1,000,000, got 0", ""),

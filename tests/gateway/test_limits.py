@@ -341,7 +341,9 @@ def test_tokens_are_reserved_by_max_tokens_and_settled_to_the_engines_count(play
         (row,) = (await site.admin(query, TOKEN)).json["rules"]
         assert row["used"] == usage
         second = await site.chat(fields={"max_tokens": 500})
-        assert int(second.headers["x-ratelimit-remaining-tokens"]) == 1000 - usage - held
+        # How many bytes make a token was learned from the first.
+        left = int(second.headers["x-ratelimit-remaining-tokens"])
+        assert 1000 - usage - held <= left < 1000 - usage - 500
 
     play(scenario, server={"admin_token": TOKEN}, limits=[rule("tokens", "hour", 1000)])
 
@@ -466,7 +468,7 @@ async def rejected(site):
 
 
 async def busy(site):
-    script(site, ScriptedAnswer([b"{}"], status=429))
+    script(site, *[ScriptedAnswer([b"{}"], status=429)] * 3)
     assert (await site.chat()).status == 503
     return counts(False)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event reader finds every payload, whatever the line ends and the cuts."""
+"""A stream is cut at its events whatever the line ends and the pieces, and no byte is lost."""
 
 from itertools import pairwise
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taketurns.wire.sse import SseReader
+from taketurns.wire.sse import EventCutter, EventTooLargeError, payloads, split
 
 STREAMS: dict[str, tuple[bytes, list[bytes]]] = {
     "usual": (b'data: {"a":1}\n\ndata: [DONE]\n\n', [b'{"a":1}', b"[DONE]"]),
@@ -22,101 +22,86 @@ STREAMS: dict[str, tuple[bytes, list[bytes]]] = {
     "other names": (b"datax: a\n\nxdata: a\n\n data: a\n\nDATA: a\n\n", []),
     "blank lines": (b"\n\n\ndata: a\n\n\n\ndata: b\n\n\n", [b"a", b"b"]),
     "byte order mark": (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [b"a", b"b"]),
-    "late byte order mark": (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", [b"a"]),
     "UTF-8": ("data: für 東京 🚆\n\n".encode(), ["für 東京 🚆".encode()]),
     "not UTF-8": (b"data: \xff\xfe\n\n", [b"\xff\xfe"]),
-    "without end": (b"data: a\n\ndata: b\n", [b"a"]),
-    "amid a line": (b"data: a\n\ndata: b", [b"a"]),
     "nothing": (b"", []),
 }
 
 
-def read(*pieces: bytes, event_bytes_max: int = 1024) -> tuple[list[bytes], int]:
-    reader = SseReader(event_bytes_max)
-    payloads = [payload for piece in pieces for payload in reader.feed(piece)]
-    return payloads, reader.oversized
+def cut(*pieces: bytes, event_bytes_max: int = 1024) -> tuple[list[bytes], bytes]:
+    """Return what a stream in pieces is handed on as, and what is left."""
+    cutter = EventCutter(event_bytes_max)
+    return [whole for piece in pieces if (whole := cutter.feed(piece))], cutter.finish()
+
+
+def read(*pieces: bytes) -> list[bytes]:
+    whole, rest = cut(*pieces)
+    assert b"".join(whole) + rest == b"".join(pieces)
+    return [payload for part in [*whole, rest] for payload in payloads(part)]
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_gives_its_payloads(name: str) -> None:
-    data, payloads = STREAMS[name]
+    data, found = STREAMS[name]
 
-    assert read(data) == (payloads, 0)
+    assert payloads(data) == found
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_cut_at_any_two_positions_gives_the_same(name: str) -> None:
-    data, payloads = STREAMS[name]
+    data, found = STREAMS[name]
 
     for first in range(len(data) + 1):
         for second in range(first, len(data) + 1):
-            pieces = data[:first], data[first:second], data[second:]
-            assert read(*pieces) == (payloads, 0), (first, second)
+            assert read(data[:first], data[first:second], data[second:]) == found, (first, second)
 
 
 @pytest.mark.parametrize("name", STREAMS)
 def test_a_stream_byte_by_byte_gives_the_same(name: str) -> None:
-    data, payloads = STREAMS[name]
+    data, found = STREAMS[name]
 
-    assert read(*[data[i : i + 1] for i in range(len(data))]) == (payloads, 0)
+    assert read(*[data[i : i + 1] for i in range(len(data))]) == found
 
 
-def test_a_payload_is_there_as_soon_as_its_blank_line_came() -> None:
-    reader = SseReader()
+@pytest.mark.parametrize("name", STREAMS)
+def test_events_that_are_split_join_to_what_they_were(name: str) -> None:
+    data, found = STREAMS[name]
+    events = split(data)
 
-    assert reader.feed(b"data: a\n") == []
-    assert reader.feed(b"\n") == [b"a"]
-    assert reader.feed(b"data: b\r\n\r") == [b"b"]
+    assert b"".join(events) == data
+    assert [payload for event in events for payload in payloads(event)] == found
+    assert all(len(payloads(event)) <= 1 for event in events)
+
+
+def test_an_event_is_handed_on_as_soon_as_its_blank_line_came_and_not_before() -> None:
+    cutter = EventCutter()
+
+    assert cutter.feed(b"data: a\n") == b""
+    assert cutter.feed(b"\ndata: b\r\n\r") == b"data: a\n\n"
+    assert cutter.feed(b"\n") == b"data: b\r\n\r\n"
+    assert cutter.finish() == b""
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\r", b"\r\n"])
-def test_the_end_gives_a_payload_that_lacks_only_its_blank_line(end: bytes) -> None:
-    reader = SseReader()
+def test_the_end_gives_an_event_that_lacks_only_its_blank_line(end: bytes) -> None:
+    cutter = EventCutter()
 
-    assert reader.feed(b"data: [DONE]" + end) == []
+    assert cutter.feed(b"data: [DONE]" + end) == b""
 
-    assert reader.finish() == [b"[DONE]"]
-    assert reader.finish() == []
-
-
-def test_the_end_of_a_whole_stream_gives_nothing_more() -> None:
-    reader = SseReader()
-    reader.feed(b"data: a\n\n")
-
-    assert reader.finish() == []
+    assert payloads(cutter.finish()) == [b"[DONE]"]
+    assert cutter.finish() == b""
 
 
-def test_an_event_too_large_is_dropped_and_the_next_is_read() -> None:
-    large = b"data: " + b"x" * 100 + b"\n\n"
-    stream = b"data: a\n\n" + large + b"data: b\n\n"
+@pytest.mark.parametrize("size", [1, 7, 50, 200])
+def test_an_event_too_large_is_not_waited_for(size: int) -> None:
+    stream = b"data: a\n\ndata: " + b"x" * 100 + b"\n\n"
+    pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
 
-    for size in (1, 7, 50, len(stream)):
-        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-        assert read(*pieces, event_bytes_max=64) == ([b"a", b"b"], 1), size
-
-
-def test_an_event_of_many_lines_too_large_is_dropped_once() -> None:
-    stream = b"data: " + b"\ndata: ".join([b"x" * 20] * 20) + b"\n\ndata: b\n\n"
-
-    for size in (1, 7, 50, len(stream)):
-        pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
-        assert read(*pieces, event_bytes_max=64) == ([b"b"], 1), size
-
-
-def test_a_line_without_end_is_not_held() -> None:
-    reader = SseReader(event_bytes_max=64)
-
-    for _ in range(1000):
-        reader.feed(b"x" * 64)
-
-    assert reader.oversized == 1
-    assert len(reader._line) <= 64
-
-
-def test_comments_between_events_never_add_up_to_an_event_too_large() -> None:
-    pieces = [b": ping\n"] * 100
-
-    assert read(*pieces, b"data: a\n\n", event_bytes_max=32) == ([b"a"], 0)
+    if size < len(stream):
+        with pytest.raises(EventTooLargeError):
+            cut(*pieces, event_bytes_max=64)
+    else:
+        assert cut(*pieces, event_bytes_max=64) == ([stream], b"")
 
 
 LINES = st.sampled_from(
@@ -129,10 +114,13 @@ ENDS = st.sampled_from([b"\n", b"\r", b"\r\n"])
     lines=st.lists(st.tuples(LINES, ENDS), max_size=12),
     cuts=st.lists(st.integers(0, 120), max_size=4),
 )
-def test_no_cut_changes_what_is_read(lines: list[tuple[bytes, bytes]], cuts: list[int]) -> None:
+def test_no_byte_is_lost_or_changed_and_every_part_ends_at_an_event(
+    lines: list[tuple[bytes, bytes]], cuts: list[int]
+) -> None:
     stream = b"".join(line + end for line, end in lines)
-    places = sorted({0, len(stream), *[min(cut, len(stream)) for cut in cuts]})
+    places = sorted({0, len(stream), *[min(place, len(stream)) for place in cuts]})
 
-    pieces = [stream[a:b] for a, b in pairwise(places)]
+    whole, rest = cut(*[stream[a:b] for a, b in pairwise(places)])
 
-    assert read(*pieces, event_bytes_max=14) == read(stream, event_bytes_max=14)
+    assert b"".join(whole) + rest == stream
+    assert all(part.endswith((b"\n\n", b"\n\r\n", b"\r\r")) for part in whole)

@@ -154,7 +154,9 @@ def _facts(
         "scheduler": section.scheduler,
         "weight": who.weight,
         "cost": _cost(section, endpoint, amounts),
-        "cost_unit": "token" if section.cost_or_default == "tokens" else "thousandth of a request",
+        "cost_unit": "thousandth of a request"
+        if section.cost_or_default == "requests"
+        else "token",
         "quantum": quantum,
         "per_round": quantum * who.weight,
         "min_priority": who.min_priority,
@@ -176,13 +178,12 @@ def _facts(
 
 def _cost(section: "ModelConfig", endpoint: str, amounts: "Amounts") -> int:
     """Return what a request is charged when it's dispatched, all its texts together."""
-    from taketurns.core.cost import REQUEST_COST, TokensCost
+    from taketurns.config.pools import cost_model
 
     # Each text is a ticket of its own, and so is the query of a rerank request.
     tickets = amounts.inputs + (1 if endpoint == "rerank" else 0)
-    if section.cost_or_default == "requests":
-        return REQUEST_COST * tickets
-    return max(tickets, TokensCost().charge(amounts.input_tokens, amounts.output_tokens))
+    charge = cost_model(section).charge(amounts.input_tokens, amounts.output_tokens)
+    return charge * tickets if section.cost_or_default == "requests" else max(tickets, charge)
 
 
 def _rules(

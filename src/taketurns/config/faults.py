@@ -20,7 +20,7 @@ from taketurns.config.engines import (
 from taketurns.config.limits import LimitConfig
 from taketurns.config.model import Config, ServerConfig, TenantConfig, TierConfig
 from taketurns.config.quantities import FAULT
-from taketurns.config.served import BatchConfig, ModelConfig
+from taketurns.config.served import BatchConfig, ModelConfig, TokenCostConfig
 from taketurns.config.yaml_tree import Path
 from taketurns.errors import ConfigFault
 
@@ -34,6 +34,7 @@ SECTIONS: Mapping[Path, type[BaseModel]] = {
     ("models", "*", "batch"): BatchConfig,
     ("models", "*", "engine_limits"): EngineLimitsConfig,
     ("models", "*", "health"): HealthConfig,
+    ("models", "*", "token_cost"): TokenCostConfig,
     ("tenants", "*"): TenantConfig,
     ("limits", "*"): LimitConfig,
 }

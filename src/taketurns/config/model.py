@@ -77,6 +77,14 @@ class ServerConfig(Section):
     drain_delay: Annotated[Duration, spans(0, 600)] = 0.0
     """How long it keeps accepting after it is told to stop. Default 0s."""
 
+    ping: Annotated[Duration, spans(0, 86_400)] = 15.0
+    """Silence in a stream after which a comment is sent, so that nobody between takes it for
+    dead; 0: none is. Default 15s."""
+
+    unread_timeout: Annotated[Duration, spans(0.01, 86_400)] = 60.0
+    """How long the client of a stream may leave it unread; then it's cut off, and its request at
+    the engine with it. Default 60s."""
+
     connections_max: Annotated[Count, between(1, 1_000_000)] = 10_000
     """Most connections of clients at once. Default 10k."""
 

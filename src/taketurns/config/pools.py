@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig, EngineLimitsConfig
 from taketurns.config.model import Config
 from taketurns.config.served import ModelConfig
-from taketurns.core.cost import REQUEST_COST
+from taketurns.core.cost import REQUEST_COST, CostModel, EmaCost, RequestsCost, TokensCost
 from taketurns.core.model import BatchRules, PoolRules, Tenant, Tier
 from taketurns.ports.engine import EngineLimits
 from taketurns.units import us_from_s
@@ -121,6 +121,18 @@ def _quantum_default(model: ModelConfig, tenants: Sequence[Tenant]) -> int:
     if model.kind == "embeddings":
         return max(1, model.batch.tokens_max // BATCH_ROUNDS)
     return max(1, TOKENS_PER_ROUND // largest)
+
+
+def cost_model(section: ModelConfig) -> CostModel:
+    """Return what a model's requests cost."""
+    tokens = section.token_cost
+    match section.cost_or_default:
+        case "requests":
+            return RequestsCost()
+        case "tokens":
+            return TokensCost(tokens.input, tokens.output)
+        case "ema":
+            return EmaCost(tokens.input, tokens.output, tokens.horizon)
 
 
 def _batch(model: ModelConfig) -> BatchRules | None:

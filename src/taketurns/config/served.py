@@ -28,10 +28,11 @@ from taketurns.config.quantities import (
     spans,
 )
 from taketurns.config.section import Section
+from taketurns.core.cost import HORIZON_DEFAULT
 
 Endpoint = Literal["chat", "completions", "embeddings", "rerank"]
 Kind = Literal["generation", "embeddings"]
-Cost = Literal["requests", "tokens"]
+Cost = Literal["requests", "tokens", "ema"]
 Rerank = Literal["cosine", "pairs", "query"]
 
 COUNT_MAX = 1_000_000_000
@@ -53,6 +54,20 @@ class BatchConfig(Section):
     linger: Annotated[Duration, spans(0, 1)] = 0.0
     """How long the first text that comes to an empty queue waits for others to share its batch
     while an engine is idle. Full batches don't wait. Default 0s: not at all."""
+
+
+class TokenCostConfig(Section):
+    """``models.NAME.token_cost``: what tokens cost, where tokens count."""
+
+    input: Annotated[Count, between(1, 1_000)] = 1
+    """Cost units of an input token. Default 1."""
+
+    output: Annotated[Count, between(1, 1_000)] = 2
+    """Cost units of an output token. Default 2: it takes a step of decoding of its own."""
+
+    horizon: Annotated[Count, between(0, COUNT_MAX)] = HORIZON_DEFAULT
+    """Output tokens that a running request is charged ahead of what it has produced, with
+    ``cost: ema``; 0: none. Default 64."""
 
 
 KIND_BY_ENDPOINT: dict[str, Kind] = {
@@ -78,7 +93,11 @@ class ModelConfig(Section):
     """The engines that serve it, at least one; all of them serve the same model."""
 
     cost: Cost | None = None
-    """What counts: ``requests`` or ``tokens``. Default: tokens for embeddings, else requests."""
+    """What counts: ``requests``; ``tokens``, as many as are expected; or ``ema`` (chat and
+    completions): tokens as they are produced. Default: tokens for embeddings, else requests."""
+
+    token_cost: TokenCostConfig = TokenCostConfig()
+    """What a token costs. Not for requests."""
 
     quantum: Annotated[Count, between(1, COUNT_MAX)] | None = None
     """Cost units that a tenant of weight 1 gets per round. Default: about one request, or an
@@ -183,6 +202,14 @@ class ModelConfig(Section):
             return "cosine"
         kinds = {getattr(engine, "kind", "") for engine in self.engines}
         return "pairs" if kinds <= {"vllm", "tei"} else "query"
+
+    @check_field("cost")
+    @classmethod
+    def _cost_fits(cls, cost: Cost | None, info: ValidationInfo) -> Cost | None:
+        endpoints = info.data.get("endpoints")
+        if cost == "ema" and endpoints is not None and _kind_of(endpoints) == "embeddings":
+            raise fault("is ema, and embeddings produce no tokens", "Write tokens.")
+        return cost
 
     @check_field("endpoints")
     @classmethod

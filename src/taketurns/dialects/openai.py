@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAI's dialect: reads chat, completions and embeddings requests, writes answers and errors.
+"""OpenAI's dialect: reads embeddings requests, writes their answers, models and errors.
 
-Only the fields that scheduling needs are read; an engine gets the body as it
-came, but for the model's name where the engine knows it by another.
+For chat and completions see :mod:`taketurns.dialects.openai_generation`.
 
-Source: OpenAI's API reference (chat completions, completions, embeddings,
-models, errors), checked against the official Python client.
+Source: OpenAI's API reference (embeddings, models, errors), checked against the
+official Python client.
 """
 
 import base64
@@ -19,40 +18,8 @@ import msgspec
 from taketurns.errors import RequestError
 from taketurns.ports.engine import EmbedInput
 
-CHOICES_MAX = 128
-"""Most choices (``n``) of one request, as OpenAI documents it."""
-
 BYTES_PER_TOKEN = 4
 """Bytes of text that one token stands for where no tokenizer counts: English, about."""
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """A chat or completions request.
-
-    Attributes:
-        model: Name that the client asked for.
-        stream: It asks for server-sent events.
-        include_usage: It asks for a last event with the usage.
-        input_tokens: Estimate from the size of its prompt, at least 1.
-        output_tokens_max: Most tokens it asks for, over all choices; None: no limit given.
-        body: As it came.
-    """
-
-    model: str
-    stream: bool
-    include_usage: bool
-    input_tokens: int
-    output_tokens_max: int | None
-    body: bytes
-
-    def body_for(self, model: str) -> bytes:
-        """Return the body with another model's name; all else stays as it came, byte by byte."""
-        if model == self.model:
-            return self.body
-        fields = msgspec.json.decode(self.body, type=dict[str, msgspec.Raw])
-        fields["model"] = msgspec.Raw(msgspec.json.encode(model))
-        return msgspec.json.encode(fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +39,6 @@ class EmbeddingsRequest:
     dimensions: int | None
 
 
-class _StreamOptions(msgspec.Struct):
-    include_usage: bool | None = None
-
-
-class _Chat(msgspec.Struct):
-    model: str
-    messages: msgspec.Raw
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-
-
-class _Completions(msgspec.Struct):
-    model: str
-    prompt: msgspec.Raw
-    stream: bool | None = None
-    stream_options: _StreamOptions | None = None
-    max_tokens: int | None = None
-    n: int | None = None
-
-
 class _Embeddings(msgspec.Struct):
     model: str
     input: msgspec.Raw
@@ -102,47 +46,11 @@ class _Embeddings(msgspec.Struct):
     dimensions: int | None = None
 
 
-_CHAT = msgspec.json.Decoder(_Chat)
-_COMPLETIONS = msgspec.json.Decoder(_Completions)
 _EMBEDDINGS = msgspec.json.Decoder(_Embeddings)
-_MESSAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _TEXT = msgspec.json.Decoder(str)
 _TEXTS = msgspec.json.Decoder(list[str])
 _IDS = msgspec.json.Decoder(list[int])
 _ID_LISTS = msgspec.json.Decoder(list[list[int]])
-
-
-def parse_chat(body: bytes) -> GenerationRequest:
-    """Read the body of ``POST /v1/chat/completions``.
-
-    Raises:
-        RequestError: 400, naming the field that is wrong.
-    """
-    read: _Chat = decode(_CHAT, body)
-    messages: list[dict[str, Any]] = decode(_MESSAGES, bytes(read.messages), under="messages")
-    if not messages:
-        raise invalid("messages", "must not be empty", "Send at least one message.")
-    for index, message in enumerate(messages):
-        if "role" not in message:
-            raise invalid(f"messages[{index}].role", "is missing", "Give each message a role.")
-    limit = _limit(read.max_tokens, "max_tokens")
-    limit = _limit(read.max_completion_tokens, "max_completion_tokens") or limit
-    return _generation(read, body, len(read.messages), limit)
-
-
-def parse_completions(body: bytes) -> GenerationRequest:
-    """Read the body of ``POST /v1/completions``.
-
-    Raises:
-        RequestError: 400, naming the field that is wrong.
-    """
-    read: _Completions = decode(_COMPLETIONS, body)
-    prompts = read_inputs(bytes(read.prompt), "prompt")
-    size = sum(
-        len(prompt.encode()) if isinstance(prompt, str) else len(prompt) * BYTES_PER_TOKEN
-        for prompt in prompts
-    )
-    return _generation(read, body, size, _limit(read.max_tokens, "max_tokens"))
 
 
 def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
@@ -259,68 +167,6 @@ def error_object(
     if kind is None:
         kind = "server_error" if status >= 500 else "invalid_request_error"
     return {"message": message, "type": kind, "param": param, "code": code}
-
-
-USAGE_TOKENS_MAX = 1_000_000_000
-"""Most tokens that an engine is believed to have used for one answer."""
-
-
-class _Usage(msgspec.Struct):
-    prompt_tokens: int
-    completion_tokens: int | None = None
-
-
-class _Answer(msgspec.Struct):
-    usage: _Usage | None = None
-
-
-_USAGE = msgspec.json.Decoder(_Answer)
-
-
-def usage_of(payload: bytes) -> tuple[int, int] | None:
-    """Return input and output tokens where an answer, or an event of a stream, has its usage.
-
-    Counts that can't be true are as good as none.
-    """
-    try:
-        usage = _USAGE.decode(payload).usage
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    if usage is None:
-        return None
-    counts = usage.prompt_tokens, usage.completion_tokens or 0
-    return counts if min(counts) >= 0 and max(counts) <= USAGE_TOKENS_MAX else None
-
-
-def _generation(
-    read: _Chat | _Completions, body: bytes, prompt_bytes: int, limit: int | None
-) -> GenerationRequest:
-    choices = 1 if read.n is None else read.n
-    if not 1 <= choices <= CHOICES_MAX:
-        raise invalid("n", f"is {choices}", f"Send a number from 1 to {CHOICES_MAX}.")
-    options = read.stream_options
-    return GenerationRequest(
-        model=read.model,
-        stream=bool(read.stream),
-        include_usage=options is not None and bool(options.include_usage),
-        input_tokens=max(1, prompt_bytes // BYTES_PER_TOKEN),
-        output_tokens_max=None if limit is None else limit * choices,
-        body=body,
-    )
-
-
-OUTPUT_TOKENS_MAX = 10_000_000
-"""Most tokens that a request may ask for; no engine has that much room."""
-
-
-def _limit(value: int | None, field: str) -> int | None:
-    """Return the limit that a request sets; None where it sets none.
-
-    0 is passed on and counts as none: engines differ in what they make of it.
-    """
-    if value is not None and not 0 <= value <= OUTPUT_TOKENS_MAX:
-        raise invalid(field, f"is {value}", f"Send a number from 0 to {OUTPUT_TOKENS_MAX:,}.")
-    return value or None
 
 
 def read_inputs(raw: bytes, field: str) -> Sequence[EmbedInput]:

@@ -28,6 +28,7 @@ class _Engine:
         self.slots = 0
         self.failures = 0
         self.timer: Timer | None = None
+        self.pause: Timer | None = None
 
 
 class Availability:
@@ -49,7 +50,7 @@ class Availability:
         if slots == "auto":
             slots = AUTO_SLOTS
         engine.slots = slots
-        if engine.failures == 0:
+        if engine.failures == 0 and engine.pause is None:
             self._set_engine(name, slots)
 
     @property
@@ -69,18 +70,35 @@ class Availability:
             self._clock.now_us() + pause_us, lambda: self._try_again(name)
         )
 
+    def full(self, name: str) -> None:
+        """Start nothing more on an engine for a moment: it refused a request for want of room."""
+        engine = self._engines[name]
+        if engine.timer is not None or engine.pause is not None:
+            return
+        self._set_engine(name, 0)
+        engine.pause = self._clock.call_at(
+            self._clock.now_us() + PAUSE_US, lambda: self._go_on(name)
+        )
+
     def reached(self, name: str) -> None:
         """Give an engine all its slots: it has answered."""
         engine = self._engines[name]
-        if engine.failures and engine.timer is None:
+        if engine.failures and engine.timer is None and engine.pause is None:
             engine.failures = 0
             self._set_engine(name, engine.slots)
 
     def close(self) -> None:
         """Try nothing any more."""
         for engine in self._engines.values():
-            if engine.timer is not None:
-                engine.timer.cancel()
+            for timer in (engine.timer, engine.pause):
+                if timer is not None:
+                    timer.cancel()
+
+    def _go_on(self, name: str) -> None:
+        engine = self._engines[name]
+        engine.pause = None
+        if engine.timer is None and engine.failures == 0:
+            self._set_engine(name, engine.slots)
 
     def _try_again(self, name: str) -> None:
         engine = self._engines[name]

@@ -10,7 +10,7 @@ from taketurns.aio import TurnExpiredError, TurnRefusedError, Turns
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Expired, Granted, Outcome
 from taketurns.core.model import Ticket
-from taketurns.dialects import openai
+from taketurns.dialects.openai_stream import USAGE_TOKENS_MAX
 from taketurns.errors import (
     EngineBrokenError,
     EngineError,
@@ -251,7 +251,7 @@ class BatchRunner:
         """Return the tokens of each item: by the engine's count, where that is better than ours."""
         sizes = [ticket.size for ticket in tickets]
         # With a tokenizer of the model the count is exact already.
-        if tokens is None or tokens > openai.USAGE_TOKENS_MAX or self._counter.exact:
+        if tokens is None or tokens > USAGE_TOKENS_MAX or self._counter.exact:
             return sizes
         places = (self.items[ticket.id] for ticket in tickets)
         if not self._counter.believe([work.items[index] for work, index in places], tokens):

@@ -9,7 +9,6 @@ from taketurns.config import pools as facts
 from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig
 from taketurns.config.model import Config
 from taketurns.config.served import ModelConfig
-from taketurns.core.cost import CostModel, RequestsCost, TokensCost
 from taketurns.engines import minilm
 from taketurns.engines.batching import BatchingEngine, embed_format, score_format
 from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer
@@ -22,13 +21,13 @@ from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.counting import Counter
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import ServedModel
+from taketurns.gateway.watch import RelayRules, Watch
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationEngine, Tokenizer, Truncate
+from taketurns.units import us_from_s
 
 SLOTS_MAX = 10_000
 """Most slots that an engine can have: a reload may raise them without making a new client."""
-
-COST_MODELS: dict[str, CostModel] = {"requests": RequestsCost(), "tokens": TokensCost()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,13 @@ def build_pools(
         StartError: A package of an embedded model is missing.
     """
     built = Pools({}, {})
+    server = config.server
+    watch = Watch(
+        clock,
+        RelayRules(
+            ping_us=us_from_s(server.ping) or None, unread_us=us_from_s(server.unread_timeout)
+        ),
+    )
     for name, section in config.models.items():
         pool = facts.pool(config, name)
         model = served_model(config, name)
@@ -88,6 +94,7 @@ def build_pools(
                 },
                 admission=admission,
                 clock=clock,
+                watch=watch,
                 on_late=on_late,
             )
         else:
@@ -119,7 +126,7 @@ def served_model(config: Config, name: str) -> ServedModel:
         tenants=frozenset(tenant.name for tenant in pool.tenants),
         queue_timeout_us=pool.queue_timeout_us,
         wait_target_us=pool.wait_target_us,
-        cost=COST_MODELS[section.cost_or_default],
+        cost=facts.cost_model(section),
     )
 
 

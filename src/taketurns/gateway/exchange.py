@@ -67,8 +67,16 @@ class Peer(Protocol):
         """End it well."""
         ...
 
+    def ping(self, data: bytes) -> None:
+        """Send a comment between two pieces, unless the client is behind with reading."""
+        ...
+
     def abort(self) -> None:
-        """Cut the connection, so that the client sees that the answer isn't whole."""
+        """Close the connection after what was sent, so that the answer is seen not to be whole."""
+        ...
+
+    def cut(self) -> None:
+        """Cut the connection at once, whatever is unread; who waits to write is told."""
         ...
 
 

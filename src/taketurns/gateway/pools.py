@@ -30,6 +30,11 @@ class ServedModel:
     wait_target_us: dict[str, int | None]
     cost: CostModel
 
+    @property
+    def output_weight(self) -> int:
+        """Cost units of one output token, where tokens count."""
+        return self.section.token_cost.output
+
 
 @dataclass(frozen=True, slots=True)
 class Caller:

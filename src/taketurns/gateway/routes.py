@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from taketurns.dialects.names import Dialect
-from taketurns.gateway import embeddings, reranks
+from taketurns.gateway import embeddings, generation, reranks
 from taketurns.gateway.exchange import Answer, Exchange
-from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import Caller
 
 Reply = Callable[[Any, Exchange, bytes, Caller], Awaitable[Answer | None]]
@@ -38,20 +37,13 @@ class Route:
         return self
 
 
-async def answer_openai(
-    pool: GenerationPool, exchange: Exchange, body: bytes, caller: Caller
-) -> Answer | None:
-    """Answer a chat or completions request of OpenAI's dialect; None where it was streamed."""
-    return await pool.answer(exchange, body, caller)
-
-
 _COHERE_EMBED = Route(Dialect.COHERE, "embeddings", embeddings.answer_cohere_v1)
 _TEI_RERANK = Route(Dialect.TEI, "rerank", reranks.answer_tei)
 _SCORE = Route(Dialect.JINA, "rerank", reranks.answer_score)
 
 ROUTES: Mapping[str, Route] = {
-    "/v1/chat/completions": Route(Dialect.OPENAI, "chat", answer_openai),
-    "/v1/completions": Route(Dialect.OPENAI, "completions", answer_openai),
+    "/v1/chat/completions": Route(Dialect.OPENAI, "chat", generation.answer_openai),
+    "/v1/completions": Route(Dialect.OPENAI, "completions", generation.answer_openai),
     "/v1/embeddings": Route(Dialect.OPENAI, "embeddings", embeddings.answer_openai),
     "/v1/embed": _COHERE_EMBED,
     "/v2/embed": Route(Dialect.COHERE, "embeddings", embeddings.answer_cohere_v2),

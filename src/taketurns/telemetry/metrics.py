@@ -123,6 +123,12 @@ class Metrics:
             ["model", "tier", "tenant"],
             registry=registry,
         )
+        self._error = Counter(
+            "taketurns_settlement_error",
+            "Cost units by which charges at dispatch missed what requests cost in the end.",
+            ["model", "direction"],
+            registry=registry,
+        )
         self._tokens = Counter(
             "taketurns_tokens",
             "Tokens of requests that ran.",
@@ -195,6 +201,10 @@ class Metrics:
         if record.wait_s is not None:
             self._wait.labels(*labels).observe(record.wait_s)
             self._cost.labels(record.model, record.tier, tenant).inc(record.cost)
+            if record.charged and record.cost:
+                direction = "over" if record.charged > record.cost else "under"
+                error = abs(record.charged - record.cost)
+                self._error.labels(record.model, direction).inc(error)
             self._tokens.labels(record.model, tenant, "input").inc(record.input_tokens)
             self._tokens.labels(record.model, tenant, "output").inc(record.output_tokens)
         if record.first_byte_s is not None:

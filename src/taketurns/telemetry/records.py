@@ -35,6 +35,7 @@ class RequestRecord:
         items: Texts of an embeddings request, else 1.
         input_tokens: Tokens of its input, by the engine's count where there is one.
         output_tokens: Tokens of the answer.
+        charged: What it was charged when it was dispatched, in the pool's cost unit.
         cost: What it was charged in the end, in the pool's cost unit.
         wait_s: From its arrival in the queue to its dispatch; None: it was not dispatched.
         first_byte_s: From its arrival to the first byte of a stream; None: nothing was streamed.
@@ -55,6 +56,7 @@ class RequestRecord:
     items: int = 1
     input_tokens: int = 0
     output_tokens: int = 0
+    charged: int = 0
     cost: int = 0
     wait_s: float | None = None
     first_byte_s: float | None = None

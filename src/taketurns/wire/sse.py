@@ -1,137 +1,126 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the ``data:`` payloads of a server-sent event stream beside the relay, without altering it.
+"""Cuts a server-sent event stream at its events, without altering a byte, and reads their data.
 
-The reader gets a copy of what passes by, in whatever pieces it passes, and
-returns each event's payload as soon as its blank line came. Bytes are never
-decoded, so a character cut in two needs no care. Names, ids and retry times of
-events are skipped.
+Bytes are never decoded, so a character cut in two needs no care. Only whole
+events are handed on: between two of them something else may be sent, such as a
+comment, or an error where the stream breaks off.
 
-Source: WHATWG HTML, section 9.2.6 (interpreting an event stream). It departs
-from it in one thing: an event larger than ``event_bytes_max`` is dropped.
+Source: WHATWG HTML, section 9.2.6 (interpreting an event stream).
 """
 
 EVENT_BYTES_MAX = 1024 * 1024
-"""Largest event that is kept."""
+"""Largest event that is waited for."""
+
+_BLANK_LINES = (b"\n\n", b"\n\r\n", b"\r\r")
+"""How an event ends, whatever the engine's line ends; ``\\r\\n\\r\\n`` ends in the second."""
+
+_LONGEST = 3
 
 _BOM = b"\xef\xbb\xbf"
 
 
-class SseReader:
+class EventTooLargeError(ValueError):
+    """An event is larger than one is waited for."""
+
+
+class EventCutter:
     """State of one stream; O(bytes) whatever the pieces.
 
     Args:
-        event_bytes_max: Largest event kept, in bytes of payload and the line
-            that is being read; at least 1.
-
-    Attributes:
-        oversized: Events that were dropped for their size.
+        event_bytes_max: Largest event that is waited for, at least 1.
     """
 
-    __slots__ = (
-        "_bytes_max",
-        "_event",
-        "_fresh",
-        "_line",
-        "_skip_lf",
-        "_skipping",
-        "oversized",
-    )
+    __slots__ = ("_bytes_max", "_rest")
 
     def __init__(self, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
-        self.oversized = 0
         self._bytes_max = event_bytes_max
-        self._line = bytearray()  # A line whose end hasn't come.
-        self._event: bytearray | None = None  # Data lines so far, each with its newline.
-        self._skipping = False  # The event at hand is too large: wait for its end.
-        self._skip_lf = False  # The last byte was a CR: an LF right after it belongs to it.
-        self._fresh = True  # No line was read yet: a byte order mark may stand here.
+        self._rest = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Take the next bytes and return the payloads that are complete with them, in order."""
-        if (
-            data.endswith(b"\n\n")
-            and not (self._line or self._skip_lf or self._skipping or self._event is not None)
-            and b"\r" not in data
-            and len(data) <= self._bytes_max
-        ):
-            return self._feed_whole_events(data)
-        payloads: list[bytes] = []
-        self._feed_lines(data, payloads)
-        return payloads
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes, and return those of all events that are whole with them.
 
-    def finish(self) -> list[bytes]:
-        """Take the end of the stream and return the payload that lacks only its blank line, if any.
+        Raises:
+            EventTooLargeError: An event is larger than ``event_bytes_max``.
+        """
+        rest = self._rest
+        if not rest and data.endswith(b"\n\n"):
+            # What nearly every engine sends.
+            return data
+        searched = max(0, len(rest) - _LONGEST + 1)
+        rest += data
+        end = 0
+        for blank_line in _BLANK_LINES:
+            at = rest.rfind(blank_line, searched)
+            if at >= 0:
+                end = max(end, at + len(blank_line))
+        whole = bytes(rest[:end])
+        del rest[:end]
+        if len(rest) > self._bytes_max:
+            raise EventTooLargeError(f"an event is larger than {self._bytes_max} bytes")
+        return whole
+
+    def finish(self) -> bytes:
+        """Take the end of the stream, and return what came after the last whole event.
 
         A browser would drop it; some servers leave out the blank line after
         their last event.
         """
-        payloads: list[bytes] = []
-        self._skip_lf = False
-        if self._line:
-            self._feed_lines(b"\n", payloads)
-        self._feed_lines(b"\n", payloads)
-        return payloads
+        rest = bytes(self._rest)
+        self._rest.clear()
+        return rest
 
-    def _feed_whole_events(self, data: bytes) -> list[bytes]:
-        # What nearly every engine sends: whole events of one line each.
-        payloads: list[bytes] = []
-        for part in data[:-2].split(b"\n\n"):
-            if part.startswith(b"data: ") and b"\n" not in part:
-                self._fresh = False
-                payloads.append(part[6:])
-            else:
-                self._feed_lines(part + b"\n\n", payloads)
-        return payloads
 
-    def _feed_lines(self, data: bytes, payloads: list[bytes]) -> None:
-        if not data:
-            return
-        ends_with_cr = data.endswith(b"\r")
-        if self._skip_lf and data.startswith(b"\n"):
-            data = data[1:]
-        self._skip_lf = ends_with_cr
-        if b"\r" in data:
-            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        lines = data.split(b"\n")
-        rest = lines.pop()
-        for line in lines:
-            if self._line:
-                line = bytes(self._line) + line  # noqa: PLW2901 - the line's own beginning
-                self._line.clear()
-            self._take_line(line, payloads)
-        self._line += rest
-        self._check_size(len(self._line))
-        if self._skipping:
-            # One byte tells a line that was begun from a blank one.
-            del self._line[1:]
+def split(events: bytes) -> list[bytes]:
+    """Return each event with the blank line that ends it; joined they are ``events`` again."""
+    parts = []
+    start = 0
+    while start < len(events):
+        ends = [
+            at + len(blank_line)
+            for blank_line in _BLANK_LINES
+            if (at := events.find(blank_line, start)) >= 0
+        ]
+        end = min(ends, default=len(events))
+        parts.append(events[start:end])
+        start = end
+    return parts
 
-    def _take_line(self, line: bytes, payloads: list[bytes]) -> None:
-        if self._fresh:
-            self._fresh = False
-            line = line.removeprefix(_BOM)
-        if not line:
-            self._end_event(payloads)
-            return
-        self._check_size(len(line))
-        if self._skipping:
-            return
-        name, _, value = line.partition(b":")
-        if name != b"data":
-            return
-        if self._event is None:
-            self._event = bytearray()
-        self._event += value.removeprefix(b" ")
-        self._event += b"\n"
 
-    def _check_size(self, line_bytes: int) -> None:
-        event_bytes = 0 if self._event is None else len(self._event)
-        if event_bytes + line_bytes > self._bytes_max and not self._skipping:
-            self._skipping = True
-            self.oversized += 1
-            self._event = None
+def payloads(events: bytes) -> list[bytes]:
+    """Return the data of each event in ``events``, in order; those without data are left out.
 
-    def _end_event(self, payloads: list[bytes]) -> None:
-        if self._event is not None:
-            payloads.append(bytes(self._event[:-1]))
-        self._event = None
-        self._skipping = False
+    Args:
+        events: Whole events; the last may lack its blank line.
+    """
+    if b"\r" in events:
+        events = events.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    found = []
+    for event in events.removeprefix(_BOM).split(b"\n\n"):
+        if event.startswith(b"data: ") and b"\n" not in event:
+            found.append(event[6:])
+            continue
+        lines = [
+            value.removeprefix(b" ")
+            for name, _, value in (line.partition(b":") for line in event.split(b"\n"))
+            if name == b"data"
+        ]
+        if lines:
+            found.append(b"\n".join(lines))
+    return found
+
+
+class SseReader:
+    """Reads the data of events off a stream in pieces; state of one stream."""
+
+    __slots__ = ("_cutter",)
+
+    def __init__(self) -> None:
+        self._cutter = EventCutter()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Return the data of all events that are whole with the next bytes."""
+        return payloads(self._cutter.feed(data))
+
+    def finish(self) -> list[bytes]:
+        """Return the data of an event that lacks only its blank line, if there is one."""
+        return payloads(self._cutter.finish())
