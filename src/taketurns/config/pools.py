@@ -139,7 +139,12 @@ def _batch(model: ModelConfig) -> BatchRules | None:
     if model.kind == "generation":
         return None
     batch = model.batch
-    return BatchRules(size_max=batch.tokens_max, items_max=batch.items_max, padded=batch.padded)
+    return BatchRules(
+        size_max=batch.tokens_max,
+        items_max=batch.items_max,
+        padded=batch.padded,
+        linger_us=us_from_s(batch.linger),
+    )
 
 
 def engine_limits(limits: EngineLimitsConfig) -> EngineLimits:

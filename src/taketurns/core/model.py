@@ -98,14 +98,19 @@ class BatchRules:
         padded: Count a batch as items x its longest item, for engines that pad.
         misfits_max: Tenants passed over because their head doesn't fit, before
             the batch closes; at least 1.
+        linger_us: How long the first item that comes to an empty queue waits for
+            others while an engine is idle, at least 0.
     """
 
     size_max: int
     items_max: int
     padded: bool = False
     misfits_max: int = 8
+    linger_us: int = 0
 
     def __post_init__(self) -> None:
+        if self.linger_us < 0:
+            raise ValueError(f"linger_us must be at least 0, got {self.linger_us}")
         for name in ("size_max", "items_max", "misfits_max"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

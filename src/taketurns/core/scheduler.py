@@ -20,6 +20,7 @@ from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, R
 from taketurns.core.filling import fill
 from taketurns.core.flow import OUT, Flow
 from taketurns.core.forecast import Forecast
+from taketurns.core.linger import Linger
 from taketurns.core.model import PoolRules, Tenant, Ticket, Tier
 from taketurns.core.queue import NEVER_US, Entry, entry_of
 from taketurns.core.ring import Ring
@@ -86,6 +87,8 @@ class Scheduler:
         )
         self._tenants = {tenant.name: tenant for tenant in tenants}
         self._slots = Slots()
+        batch = rules.batch
+        self._linger = Linger(batch) if batch is not None and batch.linger_us else None
         self._forecast = Forecast(states, self._slots) if rules.throttle else None
         self._waiting: dict[str, Entry] = {}
         self._running: dict[str, _Running] = {}
@@ -194,18 +197,25 @@ class Scheduler:
                 self._withdraw(entry, expired=True)
                 decisions.append(Expired(entry[3]))
         slots = self._slots
-        while slots.available:
+        held = self._linger is not None and self._linger.holds(now_us, self._waiting)
+        while slots.available and not held:
             granted = self._grant(slots)
             if granted is None:
                 break
             decisions.append(granted)
+        if self._linger is not None and not self._waiting:
+            self._linger.rest()
         if forecast is not None:
             forecast.advanced(decisions, len(self._waiting))
         return decisions
 
     def next_wake_us(self) -> int | None:
         """Return when :meth:`advance` has to be called though nothing else happens."""
-        return self._deadlines.next_us()
+        wake_us = self._deadlines.next_us()
+        if self._linger is not None and self._linger.until_us is not None:
+            until_us = self._linger.until_us
+            return until_us if wake_us is None else min(wake_us, until_us)
+        return wake_us
 
     def settle(self, ticket_id: str, cost: int) -> None:
         """Let a running ticket's charge stand at ``cost``: a top-up or a refund. O(log n).

@@ -167,13 +167,13 @@ class BatchRunner:
     def _check_lengths(
         self, engine: BatchEngine, tickets: Sequence[Ticket], results: Sequence[bytes | float]
     ) -> None:
-        """See that no request gets vectors of two lengths, from two engines or batches."""
+        """See that no request gets vectors of two lengths, or of another than it asked for."""
         for ticket, result in zip(tickets, results, strict=True):
             work, _ = self.items[ticket.id]
             if isinstance(result, bytes):
                 work.length = work.length or len(result)
                 if len(result) != work.length:
-                    fault = f"vectors of {len(result) // 4} numbers after {work.length // 4}"
+                    fault = f"vectors of {len(result) // 4} numbers, not {work.length // 4}"
                     raise EngineBrokenError(engine.name, fault)
 
     async def _cope(

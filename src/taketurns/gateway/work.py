@@ -47,7 +47,7 @@ class Work:
         groups: The scheduler's group of each item; empty: that of the options.
         done: Set when all items are done, or fails with the first error.
         results: Vectors or scores, filled in as they come.
-        length: Bytes of its vectors; 0 until the first came.
+        length: Bytes of its vectors; 0 until the first came, unless a length was asked for.
         left: Items that aren't done.
         tokens: Tokens by the engine's count, as far as it counts.
         cost: Charged in the end.
@@ -64,7 +64,7 @@ class Work:
     groups: Sequence[str] = ()
     results: list[bytes | float | None] = field(init=False)
     left: int = field(init=False)
-    length: int = 0
+    length: int = field(init=False)
     tokens: int = 0
     cost: int = 0
     engine: str = ""
@@ -74,6 +74,7 @@ class Work:
     def __post_init__(self) -> None:
         self.results = [None] * len(self.items)
         self.left = len(self.items)
+        self.length = 4 * (self.options.dimensions or 0)
 
     def fail(self, error: Exception) -> None:
         """Let the request end with an error, unless it has ended."""
