@@ -17,6 +17,21 @@ Dispatch = Callable[[TierState, Flow, str], Ticket]
 """Takes a flow's first ticket of a group, charges it, and returns it."""
 
 
+class SentBatch:
+    """A batch in flight: its slot is freed when the last of its tickets has finished.
+
+    Attributes:
+        holder: The tier that holds the slot: that of the first ticket.
+        left: Tickets that haven't finished.
+    """
+
+    __slots__ = ("holder", "left")
+
+    def __init__(self, holder: TierState) -> None:
+        self.holder = holder
+        self.left = 0
+
+
 def fill(
     rules: BatchRules, tiers: Tiers, seed: Ticket, passed: set[int], dispatch: Dispatch
 ) -> tuple[Ticket, ...]:

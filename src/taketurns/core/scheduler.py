@@ -17,7 +17,7 @@ from functools import partial
 
 from taketurns.core.deadlines import Deadlines
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, Refused
-from taketurns.core.filling import fill
+from taketurns.core.filling import SentBatch, fill
 from taketurns.core.flow import OUT, Flow
 from taketurns.core.forecast import Forecast
 from taketurns.core.linger import Linger
@@ -33,22 +33,7 @@ EVERYBODY = "*"
 """Name of the one flow that all tenants share with ``shared_queue``."""
 
 
-class _Batch:
-    """A batch in flight: its slot is freed when the last of its tickets has finished.
-
-    Attributes:
-        holder: The tier that holds the slot: that of the first ticket.
-        left: Tickets that haven't finished.
-    """
-
-    __slots__ = ("holder", "left")
-
-    def __init__(self, holder: TierState) -> None:
-        self.holder = holder
-        self.left = 0
-
-
-_Running = tuple[Ticket, Flow, TierState, EngineSlots, _Batch | None]
+_Running = tuple[Ticket, Flow, TierState, EngineSlots, SentBatch | None]
 """A ticket in flight, its flow, its tier, its engine, and its batch where it's in one."""
 
 
@@ -390,7 +375,7 @@ class Scheduler:
         engine = slots.take()
         if self._batch is None:
             return Granted(engine.name, (self._dispatch(engine, None, state, flow, None),))
-        dispatch = partial(self._dispatch, engine, _Batch(state))
+        dispatch = partial(self._dispatch, engine, SentBatch(state))
         ticket = dispatch(state, flow, None)
         tickets = fill(self._batch, self._tiers, ticket, self._passed, dispatch)
         return Granted(engine.name, tickets)
@@ -398,7 +383,7 @@ class Scheduler:
     def _dispatch(
         self,
         engine: EngineSlots,
-        batch: _Batch | None,
+        batch: SentBatch | None,
         state: TierState,
         flow: Flow,
         group: str | None,
