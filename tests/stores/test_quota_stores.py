@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from taketurns.errors import StoreError, StoreUnavailableError
-from taketurns.ports.stores import KeyRecord, QuotaKey
+from taketurns.ports.stores import NO_BOUNDS, Bound, KeyRecord, QuotaKey, Raised
 from taketurns.stores.memory import MemoryQuotaStore
 from taketurns.stores.sqlite import SqliteKeyStore
 from taketurns.stores.sqlite_file import SCHEMA_VERSION, WAL_BYTES_MAX
@@ -37,13 +37,20 @@ def test_the_sqlite_store_keeps_the_contract(path):
 
 
 class Lowers(MemoryQuotaStore):
-    def raise_to(self, marks):
+    def raise_to(self, marks, bounds=NO_BOUNDS):
         self._mark_by_key.update(marks)
+        return {key: Raised(mark) for key, mark in marks.items()}
 
 
 class Makes(MemoryQuotaStore):
     def lower_to(self, marks):
         self._mark_by_key.update(marks)
+
+
+class TellsNothing(MemoryQuotaStore):
+    def raise_to(self, marks, bounds=NO_BOUNDS):
+        super().raise_to(marks)
+        return {key: Raised(0) for key in marks}
 
 
 class LoadsOneMonth(MemoryQuotaStore):
@@ -61,7 +68,7 @@ class ForgetsNothing(MemoryQuotaStore):
         pass
 
 
-@pytest.mark.parametrize("broken", [Lowers, Makes, LoadsOneMonth, ForgetsAll, ForgetsNothing])
+@pytest.mark.parametrize("broken", [Lowers, Makes, TellsNothing, LoadsOneMonth, ForgetsAll, ForgetsNothing])
 def test_the_contract_finds_a_store_that_breaks_it(broken):
     with pytest.raises(AssertionError):
         check_quota_store(broken())

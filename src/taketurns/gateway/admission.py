@@ -17,7 +17,7 @@ from taketurns.dialects.rate_headers import Standing, ietf_headers, openai_heade
 from taketurns.errors import RequestError, TaketurnsError
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.pools import Caller
-from taketurns.gateway.quotas import Quotas
+from taketurns.gateway.quotas import Covered, Quotas
 from taketurns.ports.clock import Clock
 from taketurns.ports.stores import QuotaStore
 from taketurns.units import US_PER_S, us_from_s
@@ -171,21 +171,28 @@ class Admission:
             return
         now_us = self._clock.now_us()
         month = self._quotas.month()
-        result = self._ledger.admit(rules, tenant, amounts, now_us=now_us, month=month)
-        if isinstance(result, Denied):
-            self._tell_standing(exchange, self.statuses(rules, tenant))
-            raise self._refusal(result, tenant, amounts, now_us)
+        while True:
+            result = self._ledger.admit(rules, tenant, amounts, now_us=now_us, month=month)
+            if isinstance(result, Denied):
+                self._tell_standing(exchange, self.statuses(rules, tenant))
+                raise self._refusal(result, tenant, amounts, now_us)
+            admittance = Admittance(result, tenant, self._ledger, self._quotas)
+            exchange.admittance = admittance
+            charges = result.charges
+            if self._quotas.covers(tenant, charges):
+                break
+            covered = await self._quotas.cover(tenant, charges)
+            if covered is Covered.NO:
+                raise QuotaUnavailableError("the store of quotas can't be written")
+            if covered is Covered.YES:
+                break
+            # Other gateways have used the month up meanwhile: look again.
+            admittance.settle(None)
         for status in result.shadowed:
             self._on_refusal(status.rule.name, "shadow")
-        exchange.admittance = Admittance(result, tenant, self._ledger, self._quotas)
         self._tell_standing(
             exchange, [Status(item.rule, item.counter.used, 0) for item in result.charges]
         )
-        charges = result.charges
-        if not self._quotas.covers(tenant, charges):
-            covered = await self._quotas.cover(tenant, charges)
-            if not covered:
-                raise QuotaUnavailableError("the store of quotas can't be written")
 
     def statuses(
         self, rules: Sequence[LimitRule], tenant: str, amounts: Amounts | None = None

@@ -12,6 +12,10 @@ is refused, the operator is told once, and writing is tried again and again.
 
 One thing is known too late: output tokens beyond what was reserved for a
 request. They are written as soon as they are counted.
+
+Where several gateways share the store, each has blocks of its own, and counts
+what the others have taken as if it had granted that itself. It's told of them
+whenever it raises a mark, and every ten seconds.
 """
 
 import asyncio
@@ -19,19 +23,19 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
 from functools import partial
+from typing import NamedTuple
 
-from taketurns.core.limits import Charge, Ledger, LimitRule, Span
+from taketurns.core.limits import Charge, Ledger, LimitRule
 from taketurns.core.windows import MonthCount
 from taketurns.errors import StoreError
+from taketurns.gateway.marks import Mark, Need, block_of, label, month_rules
 from taketurns.ports.clock import Clock, Timer
-from taketurns.ports.stores import QuotaKey, QuotaStore
+from taketurns.ports.stores import Bound, QuotaKey, QuotaStore, Raised
 from taketurns.units import US_PER_S
 
 LOG = logging.getLogger(__name__)
-
-BLOCKS_A_LIMIT = 1000
-"""A block is this part of a limit: what a crash may cost a tenant."""
 
 ANSWER_US = US_PER_S
 """How long a request waits for the store at most."""
@@ -42,49 +46,37 @@ RETRY_US_MAX = 8 * US_PER_S
 TRIM_US = 10 * US_PER_S
 """How long a mark may stay far above its count, after much that was reserved was given back."""
 
+LOOK_US = 10 * US_PER_S
+"""How often to look at what others have taken, where the store is shared."""
+
 CLOSE_S = 5.0
 """How long a clean stop waits for the store."""
 
 
-def block_of(rule: LimitRule) -> int:
-    """Return by how much a rule's marks are raised ahead of need: a thousandth of the limit."""
-    return max(1, rule.max // BLOCKS_A_LIMIT)
-
-
-class _Mark:
-    """The mark of one count in one month.
+class Covered(Enum):
+    """Whether the store has confirmed what a request takes of its months.
 
     Attributes:
-        kept: What the store has confirmed, at most.
-        asked: What it's being asked for, or ``kept``.
+        YES: It may run.
+        NO: The store fails: settle the charges as not executed, and refuse.
+        TAKEN: Others have taken what was left: settle them so, and look at the limits anew.
     """
 
-    __slots__ = ("asked", "block", "counter", "kept", "key", "rule")
+    YES = "yes"
+    NO = "no"
+    TAKEN = "taken"
 
-    def __init__(self, key: QuotaKey, counter: MonthCount, kept: int) -> None:
-        self.key = key
-        self.counter = counter
-        self.kept = self.asked = kept
-        self.rule: LimitRule | None = None
-        self.block = 1
 
-    @property
-    def over(self) -> bool:
-        """True once another month is counted."""
-        return self.counter.month != self.key.month
+class _Answer(NamedTuple):
+    """What the store answered to a write.
 
-    def goal(self) -> int:
-        """Return where the mark should be: a block ahead, but no further than the limit."""
-        used = self.counter.used
-        ahead = used + self.block
-        if self.rule is not None and not self.rule.shadow:
-            ahead = min(ahead, self.rule.max)
-        return max(used, ahead, self.kept)
+    Attributes:
+        raised: How the marks stand that were raised.
+        shifts: By how much others have moved marks, where it was asked.
+    """
 
-    def lacks(self, need: int) -> bool:
-        """Tell whether a request that brought the count to ``need`` isn't covered."""
-        # What others gave back since then counts too.
-        return self.kept < min(need, self.counter.used) and not self.over
+    raised: dict[QuotaKey, Raised]
+    shifts: dict[QuotaKey, int]
 
 
 class Quotas:
@@ -117,15 +109,16 @@ class Quotas:
         self._clock = clock
         self._block = block
         self._month = ""
-        self._rules = _month_rules(rules)
+        self._rules = month_rules(rules)
         # What the store holds, of counts that this process hasn't charged yet.
         self._stored: dict[QuotaKey, int] = {}
-        self._marks: dict[tuple[str, str], _Mark] = {}
-        self._wanted: dict[QuotaKey, _Mark] = {}
-        self._slack: dict[QuotaKey, _Mark] = {}
+        self._marks: dict[tuple[str, str], Mark] = {}
+        self._wanted: dict[QuotaKey, Mark] = {}
+        self._slack: dict[QuotaKey, Mark] = {}
         self._forget_due = True
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="taketurns-quotas")
-        self._writing: asyncio.Future[None] | None = None
+        self._look = False
+        self._writing: asyncio.Future[_Answer] | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._timers: dict[str, Timer] = {}
         self._failures = 0
@@ -143,6 +136,8 @@ class Quotas:
         if self._store is not None:
             loop = asyncio.get_running_loop()
             self._stored = await loop.run_in_executor(self._thread, _load, self._store, month)
+            if self._store.shared:
+                self._call_in("look", LOOK_US, self._look_at_others)
         self._begin(month)
 
     def month(self) -> str:
@@ -162,7 +157,7 @@ class Quotas:
 
         A rule or a tenant that comes back goes on from its mark.
         """
-        self._rules = _month_rules(rules)
+        self._rules = month_rules(rules)
         counted = self._ledger.months()
         for place, mark in list(self._marks.items()):
             if place not in counted:
@@ -179,39 +174,46 @@ class Quotas:
             tenant: Who was charged.
             charges: What, by every rule.
         """
-        covered = True
         if self._store is None:
-            return covered
+            return True
+        covered = True
         for charge in charges:
             counter = charge.counter
             if isinstance(counter, MonthCount):
                 mark = self._mark(charge.rule, tenant, counter)
-                self._run_ahead(mark)
-                if mark.kept < counter.used and not charge.rule.shadow:
+                if mark.kept >= counter.used or charge.rule.shadow:
+                    self._run_ahead(mark)
+                else:
                     covered = False
+                    mark.waiting += charge.amount
+                    self._run_ahead(mark)
+                    mark.waiting -= charge.amount
         return covered
 
-    async def cover(self, tenant: str, charges: Sequence[Charge]) -> bool:
+    async def cover(self, tenant: str, charges: Sequence[Charge]) -> Covered:
         """Wait until a request that :meth:`covers` didn't let run is covered.
 
         Call it right after ``covers``, with nothing awaited between.
-
-        Returns:
-            False where the store fails: settle the charges as not executed, and refuse.
         """
-        needs: list[tuple[_Mark, int]] = []
-        for charge in charges:
-            counter = charge.counter
-            if isinstance(counter, MonthCount) and not charge.rule.shadow:
-                needs.append((self._mark(charge.rule, tenant, counter), counter.used))
-        while lacking := [item for item in needs if item[0].lacks(item[1])]:
-            if self.failing or self._closed:
-                return False
-            for mark, need in lacking:
-                if mark.asked < min(need, mark.counter.used):
-                    self._want(mark)
-            await self._next_answer()
-        return True
+        needs = [
+            Need(self._mark(charge.rule, tenant, charge.counter), charge.amount)
+            for charge in charges
+            if isinstance(charge.counter, MonthCount) and not charge.rule.shadow
+        ]
+        try:
+            while lacking := [need for need in needs if need.lacks()]:
+                if any(need.taken() for need in lacking):
+                    return Covered.TAKEN
+                if self.failing or self._closed:
+                    return Covered.NO
+                for need in lacking:
+                    if need.mark.asked < need.up_to:
+                        self._want(need.mark)
+                await self._next_answer()
+            return Covered.YES
+        finally:
+            for need in needs:
+                need.end()
 
     def settled(self, tenant: str, charges: Sequence[Charge]) -> None:
         """Look at the counts of a request that was just settled. O(charges)."""
@@ -262,12 +264,12 @@ class Quotas:
             if key.month == self._month and rule is not None and rule.total == (not key.tenant):
                 self._ledger.restore(rule, key.tenant, key.month, mark)
 
-    def _mark(self, rule: LimitRule, tenant: str, counter: MonthCount) -> _Mark:
+    def _mark(self, rule: LimitRule, tenant: str, counter: MonthCount) -> Mark:
         place = (rule.name, "" if rule.total else tenant)
         mark = self._marks.get(place)
         if mark is None or mark.over or mark.counter is not counter:
-            key = QuotaKey(counter.month, _label(rule), place[1])
-            mark = self._marks[place] = _Mark(key, counter, self._stored.pop(key, 0))
+            key = QuotaKey(counter.month, label(rule), place[1])
+            mark = self._marks[place] = Mark(key, counter, self._stored.pop(key, 0))
         if mark.rule is not rule:
             mark.rule = rule
             mark.block = self._block(rule)
@@ -275,11 +277,11 @@ class Quotas:
 
     # Writing
 
-    def _run_ahead(self, mark: _Mark) -> None:
+    def _run_ahead(self, mark: Mark) -> None:
         if (mark.asked - mark.counter.used) * 4 < mark.block and mark.goal() > mark.asked:
             self._want(mark)
 
-    def _want(self, mark: _Mark) -> None:
+    def _want(self, mark: Mark) -> None:
         self._wanted[mark.key] = mark
         if not self.failing:
             self._write()
@@ -288,7 +290,7 @@ class Quotas:
         """Hand the store what is wanted, unless it's at work: then that is handed over next."""
         if self._writing is not None or self._closed or self._store is None:
             return
-        raised: dict[QuotaKey, _Mark] = {}
+        raised: dict[QuotaKey, Mark] = {}
         for key, mark in self._wanted.items():
             goal = mark.goal()
             if goal > mark.kept and not mark.over:
@@ -297,18 +299,21 @@ class Quotas:
         self._wanted = {}
         raises = {key: mark.asked for key, mark in raised.items()}
         lowers = self._take_slack(raised)
-        if not raises and not lowers:
+        look = self._month if self._look else ""
+        if not raises and not lowers and not look:
             return
+        bounds = {key: mark.bound() for key, mark in raised.items()}
+        self._look = False
         forget = self._month if self._forget_due else ""
         self._forget_due = False
         loop = asyncio.get_running_loop()
         self._writing = loop.run_in_executor(
-            self._thread, _write_marks, self._store, raises, lowers, forget
+            self._thread, _write_marks, self._store, (raises, bounds), lowers, forget, look
         )
-        self._writing.add_done_callback(partial(self._written, raised))
+        self._writing.add_done_callback(partial(self._written, raised, bool(look)))
         self._call_in("answer", ANSWER_US, self._late)
 
-    def _take_slack(self, raised: Mapping[QuotaKey, _Mark]) -> dict[QuotaKey, int]:
+    def _take_slack(self, raised: Mapping[QuotaKey, Mark]) -> dict[QuotaKey, int]:
         """Lower marks that are far above their counts, here first: nothing is granted beyond."""
         lowers: dict[QuotaKey, int] = {}
         if "trim" not in self._timers and not self.failing:
@@ -319,23 +324,43 @@ class Quotas:
             self._slack = {}
         return lowers
 
-    def _written(self, raised: Mapping[QuotaKey, _Mark], future: "asyncio.Future[None]") -> None:
+    def _written(
+        self,
+        raised: Mapping[QuotaKey, Mark],
+        looked: bool,  # noqa: FBT001 - bound by partial
+        future: "asyncio.Future[_Answer]",
+    ) -> None:
         self._writing = None
         self._cancel("answer")
         error = None if future.cancelled() else future.exception()
-        for mark in raised.values():
-            if error is None:
-                mark.kept = mark.asked
-            else:
+        if error is not None or future.cancelled():
+            for mark in raised.values():
                 mark.asked = mark.kept
+        else:
+            self._take_in(raised, future.result())
         if error is not None:
+            self._look |= looked
             self._wanted = {**raised, **self._wanted}
             self._failed(error)
-        elif raised:
+        elif raised or looked:
             self._recovered()
         self._wake()
         if self._wanted and not self.failing:
             self._write()
+
+    def _take_in(self, raised: Mapping[QuotaKey, Mark], answer: _Answer) -> None:
+        for key, mark in raised.items():
+            now = answer.raised[key]
+            mark.shift(now.shift)
+            mark.kept = mark.asked = now.mark
+        if answer.shifts:
+            marks = {mark.key: mark for mark in self._marks.values()}
+            for key, amount in answer.shifts.items():
+                if key in marks:
+                    marks[key].shift(amount)
+                else:
+                    self._stored[key] = self._stored.get(key, 0) + amount
+            self._restore()
 
     def _failed(self, error: BaseException) -> None:
         self._alarm(str(error))
@@ -373,6 +398,12 @@ class Quotas:
         del self._timers["answer"]
         self._alarm(f"no answer within {ANSWER_US // US_PER_S} s")
         self._wake()
+
+    def _look_at_others(self) -> None:
+        self._call_in("look", LOOK_US, self._look_at_others)
+        self._look = True
+        if not self.failing:
+            self._write()
 
     def _trim(self) -> None:
         del self._timers["trim"]
@@ -417,15 +448,6 @@ class Quotas:
         return bool(done)
 
 
-def _month_rules(rules: Iterable[LimitRule]) -> dict[str, LimitRule]:
-    return {_label(rule): rule for rule in rules if rule.span is Span.MONTH}
-
-
-def _label(rule: LimitRule) -> str:
-    """Return the name of a rule in the store: one that counts something else is another."""
-    return f"{rule.unit}:{rule.name}"
-
-
 def _load(store: QuotaStore, month: str) -> dict[QuotaKey, int]:
     try:
         return store.load(month)
@@ -436,18 +458,26 @@ def _load(store: QuotaStore, month: str) -> dict[QuotaKey, int]:
 
 def _write_marks(
     store: QuotaStore,
-    raises: Mapping[QuotaKey, int],
+    raises: tuple[Mapping[QuotaKey, int], Mapping[QuotaKey, Bound]],
     lowers: Mapping[QuotaKey, int],
     forget_before: str,
-) -> None:
-    if raises:
-        store.raise_to(raises)
+    look_since: str,
+) -> _Answer:
+    raised = store.raise_to(*raises) if raises[0] else {}
     # A mark that is too high, or too old, takes nothing from anyone: it may stay.
     with contextlib.suppress(StoreError):
         if lowers:
             store.lower_to(lowers)
         if forget_before:
             store.forget_before(forget_before)
+    try:
+        shifts = store.shifts(look_since) if look_since else {}
+    except StoreError:
+        # What was raised counts; the next look tells the rest.
+        if not raises[0]:
+            raise
+        shifts = {}
+    return _Answer(raised, shifts)
 
 
 def _write_last_marks(store: QuotaStore, exact: Mapping[QuotaKey, int]) -> None:

@@ -93,10 +93,40 @@ class QuotaKey(NamedTuple):
     tenant: str
 
 
+class Bound(NamedTuple):
+    """How far a mark may be raised where several processes raise it.
+
+    Attributes:
+        spent: What was granted already: the mark is raised so far whatever others have done.
+        limit: Most that all may have together: no further than this for what is to come.
+    """
+
+    spent: int
+    limit: int
+
+
+NO_BOUNDS: Mapping[QuotaKey, Bound] = {}
+
+
+class Raised(NamedTuple):
+    """How a mark stands after it was raised.
+
+    Attributes:
+        mark: The mark, at most 2**53.
+        shift: By how much others have raised it (negative: lowered) since this process last knew.
+    """
+
+    mark: int
+    shift: int = 0
+
+
 class QuotaStore(Protocol):
     """Keeps a mark for each month's count: never below what was granted of it.
 
-    One process at a time counts; it raises a mark before it grants beyond it.
+    A process raises a mark before it grants beyond it. Where one process at a
+    time counts, a mark is that process's count at most. Where several share the
+    store, it is the sum of what each has taken: each names marks as it knows
+    them, and is told by how much the others have moved them meanwhile.
 
     Contract, checked for every implementation by
     :func:`taketurns.testing.contracts.check_quota_store`:
@@ -110,18 +140,44 @@ class QuotaStore(Protocol):
     Every method but ``close`` raises ``StoreUnavailableError`` where the store
     can't be reached, is full, or is locked: asking again may help then; and
     ``StoreError`` where it can't be read at all.
+
+    Attributes:
+        shared: True where several processes may count at the same time.
     """
+
+    shared: bool
 
     def load(self, since: str) -> dict[QuotaKey, int]:
         """Return all marks of a month and of later ones."""
         ...
 
-    def raise_to(self, marks: Mapping[QuotaKey, int]) -> None:
-        """Raise marks; one that is as high already stays, one that isn't there is made."""
+    def raise_to(
+        self, marks: Mapping[QuotaKey, int], bounds: Mapping[QuotaKey, Bound] = NO_BOUNDS
+    ) -> dict[QuotaKey, Raised]:
+        """Raise marks; one that is as high already stays, one that isn't there is made.
+
+        Args:
+            marks: As high as they should be.
+            bounds: For a mark that others raise too; a store of one process doesn't need them.
+
+        Returns:
+            How each of these marks stands now.
+        """
         ...
 
     def lower_to(self, marks: Mapping[QuotaKey, int]) -> None:
         """Lower marks; one that is as low already stays, one that isn't there stays away."""
+        ...
+
+    def shifts(self, since: str) -> dict[QuotaKey, int]:
+        """Return by how much others have moved marks since this process last knew.
+
+        Args:
+            since: Of this month and of later ones.
+
+        Returns:
+            Those that they have moved; none where one process at a time counts.
+        """
         ...
 
     def forget_before(self, month: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from taketurns.errors import StoreError
-from taketurns.ports.stores import MONTHS_KEPT, KeyRecord, QuotaKey
+from taketurns.ports.stores import MONTHS_KEPT, NO_BOUNDS, Bound, KeyRecord, QuotaKey, Raised
 
 
 class MemoryKeyStore:
@@ -52,20 +52,30 @@ class MemoryQuotaStore:
     Bounded by rules x tenants x the months that are kept.
     """
 
+    shared = False
+
     def __init__(self) -> None:
         self._mark_by_key: dict[QuotaKey, int] = {}
 
     def load(self, since: str) -> dict[QuotaKey, int]:
         return {key: mark for key, mark in self._mark_by_key.items() if key.month >= since}
 
-    def raise_to(self, marks: Mapping[QuotaKey, int]) -> None:
+    def raise_to(
+        self,
+        marks: Mapping[QuotaKey, int],
+        bounds: Mapping[QuotaKey, Bound] = NO_BOUNDS,  # noqa: ARG002 - no one else raises them
+    ) -> dict[QuotaKey, Raised]:
         for key, mark in marks.items():
             self._mark_by_key[key] = max(mark, self._mark_by_key.get(key, 0))
+        return {key: Raised(self._mark_by_key[key]) for key in marks}
 
     def lower_to(self, marks: Mapping[QuotaKey, int]) -> None:
         for key, mark in marks.items():
             if key in self._mark_by_key:
                 self._mark_by_key[key] = min(mark, self._mark_by_key[key])
+
+    def shifts(self, since: str) -> dict[QuotaKey, int]:  # noqa: ARG002 - no one else moves them
+        return {}
 
     def forget_before(self, month: str) -> None:
         earlier = sorted({key.month for key in self._mark_by_key if key.month < month})

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taketurns.errors import StoreError, StoreUnavailableError
-from taketurns.ports.stores import MONTHS_KEPT, QuotaKey
+from taketurns.ports.stores import MONTHS_KEPT, NO_BOUNDS, Bound, QuotaKey, Raised
 from taketurns.stores.sqlite_file import SqliteFile
 
 _LOAD = "SELECT month, rule, tenant, mark FROM month_mark WHERE month >= ?"
@@ -34,6 +34,8 @@ class SqliteQuotaStore:
         path: The file; made where it doesn't exist, its directory isn't.
     """
 
+    shared = False
+
     def __init__(self, path: Path) -> None:
         self._file = SqliteFile(path)
 
@@ -41,11 +43,19 @@ class SqliteQuotaStore:
         with self._file.database() as database:
             return {QuotaKey(*row[:3]): row[3] for row in database.execute(_LOAD, (since,))}
 
-    def raise_to(self, marks: Mapping[QuotaKey, int]) -> None:
+    def raise_to(
+        self,
+        marks: Mapping[QuotaKey, int],
+        bounds: Mapping[QuotaKey, Bound] = NO_BOUNDS,  # noqa: ARG002 - no one else raises them
+    ) -> dict[QuotaKey, Raised]:
         self._write(_RAISE, [(mark, *key) for key, mark in marks.items()])
+        return {key: Raised(mark) for key, mark in marks.items()}
 
     def lower_to(self, marks: Mapping[QuotaKey, int]) -> None:
         self._write(_LOWER, [(mark, *key) for key, mark in marks.items()])
+
+    def shifts(self, since: str) -> dict[QuotaKey, int]:  # noqa: ARG002 - no one else moves them
+        return {}
 
     def forget_before(self, month: str) -> None:
         self._write(_FORGET, [(month, MONTHS_KEPT)])

@@ -8,7 +8,7 @@ Each suite takes an implementation in its first state and raises
 from dataclasses import replace
 
 from taketurns.errors import StoreError
-from taketurns.ports.stores import MONTHS_KEPT, KeyRecord, KeyStore, QuotaKey, QuotaStore
+from taketurns.ports.stores import MONTHS_KEPT, KeyRecord, KeyStore, QuotaKey, QuotaStore, Raised
 
 
 def check_key_store(store: KeyStore) -> None:
@@ -72,8 +72,12 @@ def check_quota_store(store: QuotaStore) -> None:
     assert store.load("") == {}, "lowering makes a mark"
     marks = {each: 10, total: 2**53, odd: 0, later: 7}
     for _ in range(2):
-        store.raise_to(marks)
+        told = store.raise_to(marks)
         assert store.load("") == marks, "marks are not kept as they were raised"
+        assert told == {key: Raised(mark) for key, mark in marks.items()}, (
+            "it's not told how marks stand"
+        )
+    assert store.shifts("") == {}, "marks are moved by others where there are none"
     assert store.load("2026-11") == marks, (
         "marks of the month itself, or of later ones, are missing"
     )
