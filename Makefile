@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing into $(VENV): a minute or two, some 600 MB"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable '.[embedded,redis,sim,dev]'
+	  --constraint constraints.txt --editable '.[embedded,postgres,redis,sim,dev]'
 	@$(BIN)/taketurns models fetch
 	@touch $@
 

@@ -327,6 +327,10 @@ BAD = {
             ("tenants.acme.keys[2]", "has the same public id as a key of acme", "one tenant"),
         ],
     ),
+    "a store without a database": (
+        GOOD + 'store: "postgresql://tt@host/"\n',
+        [("store", "names no database", "postgresql://USER@HOST/NAME")],
+    ),
     "store": (
         GOOD + "store: redis://h\n",
         [("store", "is not a store that is known here", "sqlite:///")],

@@ -121,6 +121,8 @@ def test_embeddings_count_tokens_by_default(small):
         ("sqlite:///var/lib/t.db", "/var/lib/t.db"),
         ("sqlite://./t.db", "t.db"),
         ("sqlite://t.db", "t.db"),
+        ("postgresql://tt:secret@h/name?sslmode=require", "None"),
+        ("postgres:///name?host=/run/postgresql", "None"),
     ],
 )
 def test_three_slashes_mean_an_absolute_path(small, store, path):

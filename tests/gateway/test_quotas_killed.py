@@ -16,15 +16,13 @@ SAFETY_S = 60
 CHILD = """
 import asyncio, sys
 from datetime import UTC, datetime
-from pathlib import Path
-
 from taketurns.core.limits import Amounts, Ledger, LimitRule, Span, Unit
 from taketurns.gateway.quotas import Covered, Quotas
-from taketurns.stores.sqlite_quotas import SqliteQuotaStore
+from taketurns.stores.choose import quota_store
 from taketurns.system import SystemClock
 
 RULES = (LimitRule("trial", Unit.REQUESTS, Span.MONTH, 10**9),)
-path, clients, block = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+store, clients, block = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 async def client(quotas, ledger):
@@ -41,7 +39,7 @@ async def main():
     ledger = Ledger()
     clock = SystemClock(asyncio.get_running_loop())
     quotas = Quotas(
-        SqliteQuotaStore(path), ledger, RULES, lambda: "2026-11", clock, block=lambda _: block
+        quota_store(store), ledger, RULES, lambda: "2026-11", clock, block=lambda _: block
     )
     await quotas.start()
     print(ledger.months().get(("trial", "acme"), ("", 0))[1], flush=True)
@@ -54,10 +52,10 @@ asyncio.run(main())
 """
 
 
-def run_until_killed(path, clients, lines):
+def run_until_killed(store, clients, lines):
     """Start a process, kill it after so many lines; return where it began and what it granted."""
     process = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(path), str(clients), str(BLOCK)],
+        [sys.executable, "-c", CHILD, store, str(clients), str(BLOCK)],
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -78,19 +76,26 @@ def run_until_killed(path, clients, lines):
     return began, granted
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store(request, tmp_path):
+    """A store to count in, as the configuration names it."""
+    if request.param == "sqlite":
+        return f"sqlite://{tmp_path}/taketurns.db"
+    return request.getfixturevalue("postgres")
+
+
 @pytest.mark.slow
-def test_kill_9_in_the_write_loop_never_counts_too_little_and_at_most_a_block_too_much(tmp_path):
+def test_kill_9_in_the_write_loop_never_counts_too_little_and_at_most_a_block_too_much(store):
     rng = random.Random(20261101)
-    path = tmp_path / "taketurns.db"
     least = most = 0
     for number in range(ROUNDS):
         clients = rng.choice([1, 1, 8])
-        began, granted = run_until_killed(path, clients, rng.randrange(200))
+        began, granted = run_until_killed(store, clients, rng.randrange(200))
         assert least <= began <= most, f"round {number}"
         # Each client may have been charged for one that it wasn't told of.
         least, most = began + granted, began + granted + clients + BLOCK
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(path), "0", "1"],
+        [sys.executable, "-c", CHILD, store, "0", "1"],
         stdout=subprocess.PIPE,
         check=True,
         timeout=SAFETY_S,

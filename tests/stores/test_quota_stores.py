@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from taketurns.errors import StoreError, StoreUnavailableError
-from taketurns.ports.stores import NO_BOUNDS, Bound, KeyRecord, QuotaKey, Raised
+from taketurns.ports.stores import NO_BOUNDS, KeyRecord, QuotaKey, Raised
 from taketurns.stores.memory import MemoryQuotaStore
 from taketurns.stores.sqlite import SqliteKeyStore
 from taketurns.stores.sqlite_file import SCHEMA_VERSION, WAL_BYTES_MAX
@@ -68,7 +68,9 @@ class ForgetsNothing(MemoryQuotaStore):
         pass
 
 
-@pytest.mark.parametrize("broken", [Lowers, Makes, TellsNothing, LoadsOneMonth, ForgetsAll, ForgetsNothing])
+@pytest.mark.parametrize(
+    "broken", [Lowers, Makes, TellsNothing, LoadsOneMonth, ForgetsAll, ForgetsNothing]
+)
 def test_the_contract_finds_a_store_that_breaks_it(broken):
     with pytest.raises(AssertionError):
         check_quota_store(broken())

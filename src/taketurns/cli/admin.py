@@ -80,7 +80,7 @@ def keys_create(
     from taketurns.config.load import load
     from taketurns.gateway.auth import mint
     from taketurns.ports.stores import KeyRecord
-    from taketurns.stores.sqlite import SqliteKeyStore
+    from taketurns.stores.choose import key_store
     from taketurns.system import wall_time_s
 
     config = load(config_file)
@@ -88,10 +88,10 @@ def keys_create(
         hint = suggestion(tenant, config.tenants.keys(), what="tenants")
         raise typer.BadParameter(f"there is no tenant {tenant!r}. {hint}", param_hint="--tenant")
     minted = mint()
-    path = config.store_path
-    if path is not None:
+    store = key_store(config.store)
+    if store is not None:
         record = KeyRecord(minted.public_id, tenant, minted.hash, wall_time_s(), note=note)
-        with closing(SqliteKeyStore(path)) as store:
+        with closing(store):
             store.add(record)
     if as_json:
         output.result_json(
@@ -100,13 +100,13 @@ def keys_create(
                 "public_id": minted.public_id,
                 "tenant": tenant,
                 "note": note,
-                "stored": path is not None,
+                "stored": store is not None,
                 "config_line": minted.line,
             }
         )
         return
     output.result(minted.key)
-    if path is None:
+    if store is None:
         output.message(
             f"This key is not stored: with store: memory it would be lost. To put it in force, "
             f"add the next line\nto tenants.{tenant}.keys in {config_file}, "
@@ -121,12 +121,13 @@ def keys_list(*, config_file: ConfigFile = CONFIG_FILE, as_json: AsJson = False)
     """List the keys: those in the file, and those in the store."""
     from taketurns.config.load import load
     from taketurns.gateway.auth import configured_keys
-    from taketurns.stores.sqlite import SqliteKeyStore
+    from taketurns.stores.choose import key_store
 
     config = load(config_file)
     found = [("file", record) for record in configured_keys(config)]
-    if config.store_path is not None:
-        with closing(SqliteKeyStore(config.store_path)) as store:
+    store = key_store(config.store)
+    if store is not None:
+        with closing(store):
             found += [("store", record) for record in store.list()]
     if as_json:
         output.result_json(
@@ -169,7 +170,7 @@ def keys_revoke(
     """Revoke a key; running gateways refuse it within 5 seconds."""
     from taketurns.config.load import load
     from taketurns.gateway.auth import configured_keys
-    from taketurns.stores.sqlite import SqliteKeyStore
+    from taketurns.stores.choose import key_store
     from taketurns.system import wall_time_s
 
     config = load(config_file)
@@ -180,10 +181,10 @@ def keys_revoke(
                 hint=f"Remove its line from tenants.{record.tenant}.keys, "
                 "and send the gateway a SIGHUP.",
             )
-    path = config.store_path
+    store = key_store(config.store)
     revoked = None
-    if path is not None:
-        with closing(SqliteKeyStore(path)) as store:
+    if store is not None:
+        with closing(store):
             revoked = store.revoke(public_id, revoked_s=wall_time_s())
     if revoked is None:
         # An argument that is no public id may be a whole key: it is not repeated.

@@ -10,6 +10,7 @@ import re
 from datetime import tzinfo
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic import field_validator as check_field
@@ -38,6 +39,7 @@ from taketurns.core.limits import LimitRule
 from taketurns.core.model import PRIORITY_MAX, WEIGHT_MAX
 
 SQLITE = "sqlite://"
+POSTGRES = ("postgresql://", "postgres://")
 
 
 def _is_loopback(host: str) -> bool:
@@ -180,9 +182,13 @@ class TenantConfig(Section):
 def _store(value: str) -> str:
     if value == "memory" or (value.startswith(SQLITE) and not value.endswith("/")):
         return value
+    if value.startswith(POSTGRES) and " " not in value:
+        if urlsplit(value).path.strip("/"):
+            return value
+        raise fault("names no database", 'Write "postgresql://USER@HOST/NAME".')
     raise fault(
         "is not a store that is known here",
-        'Write memory, or "sqlite:///DIRECTORY/taketurns.db".',
+        'Write memory, "sqlite:///DIRECTORY/taketurns.db" or "postgresql://USER@HOST/NAME".',
     )
 
 
@@ -213,13 +219,15 @@ class Config(Section):
     """Where months begin that limits count: a name such as ``Europe/Berlin``. Default UTC."""
 
     store: Annotated[str, AfterValidator(_store)] = "memory"
-    """Where API keys are kept: ``memory`` (only those in this file), or a SQLite file as
-    ``sqlite:///absolute/path.db`` or ``sqlite://./relative/path.db``. Default memory."""
+    """Where API keys and month quotas are kept: ``memory`` (keys only in this file), a
+    SQLite file as ``sqlite:///absolute/path.db`` or ``sqlite://./relative/path.db``, for one
+    gateway, or a PostgreSQL database as ``postgresql://USER:PASSWORD@HOST/NAME``, for any number
+    of them. Default memory."""
 
     @property
     def store_path(self) -> Path | None:
-        """The SQLite file, or None where the store is memory."""
-        return None if self.store == "memory" else Path(self.store.removeprefix(SQLITE))
+        """The SQLite file, or None where the store is none."""
+        return Path(self.store.removeprefix(SQLITE)) if self.store.startswith(SQLITE) else None
 
     @property
     def zone(self) -> tzinfo:

@@ -15,14 +15,14 @@ import hmac
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from taketurns.config.model import Config
 from taketurns.config.quantities import PUBLIC_ID_PATTERN
 from taketurns.errors import RequestError
-from taketurns.ports.stores import KeyRecord, KeyStore
+from taketurns.ports.stores import KeyRecord
+from taketurns.stores import choose
 from taketurns.stores.memory import MemoryKeyStore
-from taketurns.stores.sqlite import SqliteKeyStore
 from taketurns.system import random_bytes
 from taketurns.units import US_PER_S
 
@@ -86,11 +86,28 @@ def configured_keys(config: Config) -> tuple[KeyRecord, ...]:
     return tuple(records)
 
 
-def key_stores(config: Config) -> tuple[KeyStore, ...]:
-    """Return the stores in which to look for a key, in this order; nothing is opened yet."""
+class KeyLookup(Protocol):
+    """Where keys are looked up: a :class:`KeyStore`, or what stands for one."""
+
+    def get(self, public_id: str) -> KeyRecord | None:
+        """Return the key with a public id, revoked or not; None where there is none."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held open; the next call opens it again."""
+        ...
+
+
+def key_stores(config: Config, directory: KeyLookup | None = None) -> tuple[KeyLookup, ...]:
+    """Return the stores in which to look for a key, in this order; nothing is opened yet.
+
+    Args:
+        config: The configuration.
+        directory: Stands for the store that it names; None: that store itself.
+    """
     configured = MemoryKeyStore(configured_keys(config))
-    path = config.store_path
-    return (configured,) if path is None else (configured, SqliteKeyStore(path))
+    store = directory or choose.key_store(config.store)
+    return (configured,) if store is None else (configured, store)
 
 
 def active_tenants(config: Config) -> frozenset[str]:
@@ -115,7 +132,7 @@ class Authenticator:
 
     def __init__(
         self,
-        stores: Sequence[KeyStore],
+        stores: Sequence[KeyLookup],
         tenants: Collection[str],
         *,
         ttl_us: int = KEY_TTL_US,

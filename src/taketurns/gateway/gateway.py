@@ -18,20 +18,21 @@ from taketurns.dialects.names import Dialect
 from taketurns.dialects.own_fields import cohere_priority, field_names, read_asked
 from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
 from taketurns.gateway.admission import Admission
-from taketurns.gateway.auth import Authenticator, active_tenants, key_stores
+from taketurns.gateway.auth import KEY_TTL_US, Authenticator, active_tenants, key_stores
 from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.build import Pools, build_pools
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.held_bytes import HeldBytes
+from taketurns.gateway.key_directory import KeyDirectory
 from taketurns.gateway.pools import Caller
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.gateway.routes import Route, route_of
 from taketurns.gateway.urgency import Urgency, urgency_of
 from taketurns.ports.clock import Clock
-from taketurns.ports.stores import QuotaStore
-from taketurns.stores.sqlite_quotas import SqliteQuotaStore
+from taketurns.stores import choose
+from taketurns.stores.sqlite_lock import SqliteLock
 from taketurns.system import wall_time, wall_time_s
 from taketurns.telemetry.metrics import Metrics
 from taketurns.telemetry.records import LogWriter
@@ -65,7 +66,7 @@ class Gateway:
             clock,
             month=MonthClock(config.zone, wall_time),
             wall=wall_time,
-            store=quota_store(config),
+            store=choose.quota_store(config.store),
             on_refusal=self._count_limit,
         )
         self.pools: Pools = build_pools(
@@ -84,7 +85,11 @@ class Gateway:
         self._stopped = False
         self._held = HeldBytes(config.server.queued_bytes_max)
         self._clock = clock
-        self._auth = Authenticator(key_stores(config), active_tenants(config))
+        self._directory = key_directory(config, clock)
+        path = config.store_path
+        self._lock = None if path is None else SqliteLock(path)
+        self.metrics.keys_failing.set_function(lambda: self._keys_failing)
+        self._auth = self._authenticator(config)
         self._created_s = wall_time_s()
         self._log: LogWriter | None = None
         self._routes: dict[str, dict[str, Handle]] = {
@@ -100,6 +105,10 @@ class Gateway:
             StartError: An engine can't start.
         """
         self._log = log
+        if self._lock is not None:
+            self._lock.take()
+        if self._directory is not None:
+            await self._directory.start()
         await self.admission.start()
         for pool in self.pools.all().values():
             for engine in pool.engines.values():
@@ -115,6 +124,10 @@ class Gateway:
             await pool.aclose()
         await self.admission.aclose()
         self._auth.close()
+        if self._directory is not None:
+            await self._directory.aclose()
+        if self._lock is not None:
+            self._lock.release()
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Change the configuration if that can be done as a whole; else say why and keep it.
@@ -132,11 +145,21 @@ class Gateway:
             return
         self.config = config
         self._auth.close()
-        self._auth = Authenticator(key_stores(config), active_tenants(config))
+        self._auth = self._authenticator(config)
         self.metrics.know(config.tenants)
         apply_reload(self.pools, self.admission, config)
         self.metrics.reloaded.set(1)
         LOG.info("reloaded the configuration")
+
+    def _authenticator(self, config: Config) -> Authenticator:
+        # What is looked up in memory needs no cache, and a revocation would take longer by one.
+        ttl_us = KEY_TTL_US if self._directory is None else 0
+        stores = key_stores(config, self._directory)
+        return Authenticator(stores, active_tenants(config), ttl_us=ttl_us)
+
+    @property
+    def _keys_failing(self) -> bool:
+        return self._directory is not None and self._directory.failing
 
     def announce_stop(self) -> None:
         """Say that it's not ready; what comes all the same is taken."""
@@ -428,10 +451,11 @@ class Gateway:
         self.metrics.count_batch(model, items)
 
 
-def quota_store(config: Config) -> QuotaStore | None:
-    """Return where months are kept; None where the configuration keeps nothing."""
-    path = config.store_path
-    return None if path is None else SqliteQuotaStore(path)
+def key_directory(config: Config, clock: Clock) -> KeyDirectory | None:
+    """Return what holds the keys of a store over the network; None where that is a file."""
+    if not choose.is_postgres(config.store):
+        return None
+    return KeyDirectory(choose.postgres_keys(config.store), clock)
 
 
 def _broken_off(exchange: Exchange) -> TaketurnsError:

@@ -483,7 +483,7 @@ def _write_marks(
 def _write_last_marks(store: QuotaStore, exact: Mapping[QuotaKey, int]) -> None:
     try:
         if exact:
-            store.raise_to(exact)
-            store.lower_to(exact)
+            raised = store.raise_to(exact)
+            store.lower_to({key: mark + raised[key].shift for key, mark in exact.items()})
     finally:
         store.close()

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """API keys in PostgreSQL, for any number of gateways."""
 
+import psycopg
+
 from taketurns.errors import StoreError
 from taketurns.ports.stores import KeyRecord
-from taketurns.stores.postgres_database import PostgresDatabase, psycopg
+from taketurns.stores.postgres_database import PostgresDatabase
 
 _COLUMNS = "public_id, tenant, hash, created_s, revoked_s, note"
 _INSERT = f"INSERT INTO taketurns_api_key ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s)"  # noqa: S608

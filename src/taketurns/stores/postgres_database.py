@@ -14,12 +14,9 @@ from importlib import resources
 from typing import Any
 from urllib.parse import urlsplit
 
-from taketurns.errors import StartError, StoreError, StoreUnavailableError
+import psycopg
 
-try:
-    import psycopg
-except ImportError:  # pragma: no cover - the extra isn't installed
-    psycopg = None  # type: ignore[assignment]
+from taketurns.errors import StoreError, StoreUnavailableError
 
 SCHEMA_VERSION = 1
 
@@ -48,17 +45,9 @@ class PostgresDatabase:
     Args:
         url: ``postgresql://USER:PASSWORD@HOST:PORT/NAME``, with libpq's options.
         silence_s: Longest that a transaction takes.
-
-    Raises:
-        StartError: The package psycopg is missing.
     """
 
     def __init__(self, url: str, *, silence_s: float = SILENCE_S) -> None:
-        if psycopg is None:
-            raise StartError(
-                "a postgresql store needs the package psycopg",
-                hint="Install it: pip install 'taketurns[postgres]'.",
-            )
         self._url = url
         self._silence_s = silence_s
         self._connection: psycopg.Connection[Any] | None = None
@@ -123,13 +112,14 @@ class PostgresDatabase:
     def _open(self) -> "psycopg.Connection[Any]":
         options = psycopg.conninfo.conninfo_to_dict(self._url)
         given = f"-c statement_timeout={STATEMENT_MS} {options.pop('options', '')}".strip()
-        defaults = {
+        defaults: dict[str, Any] = {
             "application_name": "taketurns",
             "connect_timeout": CONNECT_S,
             "keepalives_idle": 10,
             "tcp_user_timeout": STATEMENT_MS,
         }
-        connection = psycopg.connect(**{**defaults, **options, "options": given}, autocommit=True)
+        conninfo = psycopg.conninfo.make_conninfo(**{**defaults, **options, "options": given})
+        connection = psycopg.connect(conninfo, autocommit=True)
         try:
             with self._watched(connection):
                 self._migrate(connection)
@@ -162,8 +152,11 @@ class PostgresDatabase:
 
 
 def _version(connection: "psycopg.Connection[Any]") -> int:
-    row = connection.execute("SELECT to_regclass('taketurns_schema') IS NOT NULL").fetchone()
-    if row is None or not row[0]:
+    # Not by to_regclass: within a transaction it may remember that there was no such table.
+    found = connection.execute(
+        "SELECT FROM pg_class WHERE relname = 'taketurns_schema' AND pg_table_is_visible(oid)"
+    ).fetchone()
+    if found is None:
         return 0
     row = connection.execute("SELECT version FROM taketurns_schema").fetchone()
     return int(row[0]) if row else 0
@@ -176,9 +169,11 @@ def _schema(number: int) -> bytes:
 
 def _cut(connection: "psycopg.Connection[Any]") -> None:
     """Shut a connection's socket: whoever waits on it is told that it's gone."""
-    with contextlib.suppress(psycopg.Error, OSError):
-        with socket.socket(fileno=os.dup(connection.fileno())) as twin:
-            twin.shutdown(socket.SHUT_RDWR)
+    with (
+        contextlib.suppress(psycopg.Error, OSError),
+        socket.socket(fileno=os.dup(connection.fileno())) as twin,
+    ):
+        twin.shutdown(socket.SHUT_RDWR)
 
 
 def _told(error: BaseException) -> str:

@@ -10,8 +10,10 @@ told of the others', so its part is ``x`` less that.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import psycopg
+
 from taketurns.ports.stores import MONTHS_KEPT, NO_BOUNDS, Bound, QuotaKey, Raised
-from taketurns.stores.postgres_database import PostgresDatabase, psycopg
+from taketurns.stores.postgres_database import PostgresDatabase
 from taketurns.system import new_id
 
 _LOAD = """

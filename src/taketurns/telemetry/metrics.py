@@ -177,6 +177,11 @@ class Metrics:
             "1 while the counts of month quotas can't be kept.",
             registry=registry,
         )
+        self.keys_failing = Gauge(
+            "taketurns_key_store_failing",
+            "1 while changes of keys can't be read from the database.",
+            registry=registry,
+        )
         self.reloaded = Gauge(
             "taketurns_config_last_reload_successful",
             "1 unless the last reload of the configuration was refused.",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real PostgreSQL server for tests: made in a folder of its own, on a Unix socket, thrown away."""
+"""A real PostgreSQL server for tests: in a folder of its own, on a Unix socket."""
 
 import os
 import shutil
@@ -98,6 +98,5 @@ class PostgresServer:
             cwd=self._folder,
             check=True,
             capture_output=True,
-
             timeout=STOP_S,
         )
