@@ -3,16 +3,18 @@
 
 The engine is llama.cpp's own server with four slots, on a tiny model that the
 tests write. Service is input tokens + 2 x output tokens, counted by the
-clients as the tokens arrive.
+clients as the tokens arrive. ``--engine`` takes another one that runs
+already, such as vLLM (tests/real/vllm_cpu.py).
 
     python benchmarks/real_engine.py [--json] [--seconds S] [--record PATH]
+    python benchmarks/real_engine.py --engine http://127.0.0.1:8110 --model tiny
 """
 
 import asyncio
+import contextlib
 import sys
 import tempfile
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +44,14 @@ PROMPT = [{"role": "user", "content": "Tell me a story."}]
 COST = EmaCost()
 
 
+@dataclass(frozen=True)
+class Engine:
+    """Where an engine is, and its name of the model."""
+
+    url: str
+    model: str = "tiny"
+
+
 @dataclass
 class Tenant:
     """A tenant's clients: what they send, and what they have got."""
@@ -53,10 +63,10 @@ class Tenant:
     requests: int = 0
 
 
-async def ask(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
+async def ask(session: aiohttp.ClientSession, at: Engine, tenant: Tenant) -> None:
     """Send one request and count its tokens as they come."""
     body = {
-        "model": "tiny",
+        "model": at.model,
         "messages": PROMPT,
         "max_tokens": tenant.tokens,
         "ignore_eos": True,
@@ -67,7 +77,7 @@ async def ask(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
     headers = {"Authorization": f"Bearer {tenant.key}"}
     begun = time.perf_counter()
     first = True
-    address = f"{url}/v1/chat/completions"
+    address = f"{at.url}/v1/chat/completions"
     async with session.post(address, json=body, headers=headers) as answer:
         answer.raise_for_status()
         async for line in answer.content:
@@ -81,38 +91,38 @@ async def ask(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
     tenant.requests += 1
 
 
-async def flood(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
+async def flood(session: aiohttp.ClientSession, at: Engine, tenant: Tenant) -> None:
     """Keep a tenant backlogged until cancelled."""
 
     async def client() -> None:
         while True:
-            await ask(session, url, tenant)
+            await ask(session, at, tenant)
 
     async with asyncio.TaskGroup() as group:
         for _ in range(STREAMS):
             group.create_task(client())
 
 
-async def trickle(session: aiohttp.ClientSession, url: str, tenant: Tenant) -> None:
+async def trickle(session: aiohttp.ClientSession, at: Engine, tenant: Tenant) -> None:
     """Send one request after the other, with a pause between them, until cancelled."""
     while True:
-        await ask(session, url, tenant)
+        await ask(session, at, tenant)
         await asyncio.sleep(QUIET_PAUSE_S)
 
 
-async def run_for(url: str, seconds: float, floods: list[Tenant], quiet: list[Tenant]) -> None:
+async def run_for(at: Engine, seconds: float, floods: list[Tenant], quiet: list[Tenant]) -> None:
     """Let tenants send for so long after a warm-up; their counts are of the time after it."""
     connector = aiohttp.TCPConnector(limit=0)
-    with suppress(TimeoutError):
+    with contextlib.suppress(TimeoutError):
         async with (
             asyncio.timeout(WARM_UP_S + seconds),
             aiohttp.ClientSession(connector=connector) as session,
             asyncio.TaskGroup() as group,
         ):
             for tenant in floods:
-                group.create_task(flood(session, url, tenant))
+                group.create_task(flood(session, at, tenant))
             for tenant in quiet:
-                group.create_task(trickle(session, url, tenant))
+                group.create_task(trickle(session, at, tenant))
             await asyncio.sleep(WARM_UP_S)
             for tenant in [*floods, *quiet]:
                 tenant.served = tenant.requests = 0
@@ -125,19 +135,19 @@ def percentile(values: list[float], share: float) -> float:
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
 
 
-def model(engine: str, **settings: object) -> dict[str, object]:
+def model(engine: Engine, **settings: object) -> dict[str, object]:
     """Return the configuration of the model."""
     return {
         "tiny": {"endpoints": ["chat"], "engines": [{"url": engine, "slots": SLOTS}], **settings}
     }
 
 
-def shares(folder: Path, engine: str, cost: str, seconds: float) -> list[Figure]:
+def shares(folder: Path, engine: Engine, cost: str, seconds: float) -> list[Figure]:
     """Measure the service that tenants with long and short answers get side by side."""
     with gateway(folder, model(engine, cost=cost), {"long": {}, "short": {}}) as (process, keys):
         long = Tenant(keys["long"], LONG_TOKENS)
         short = Tenant(keys["short"], SHORT_TOKENS)
-        asyncio.run(run_for(process.url, seconds, [long, short], []))
+        asyncio.run(run_for(Engine(process.url, engine.model), seconds, [long, short], []))
     percent = 100 * long.served / (long.served + short.served)
     figures = [
         measured(
@@ -165,20 +175,20 @@ def shares(folder: Path, engine: str, cost: str, seconds: float) -> list[Figure]
     return figures
 
 
-def isolation(folder: Path, engine: str, headroom: int | None, seconds: float) -> list[Figure]:
+def isolation(folder: Path, engine: Engine, headroom: int | None, seconds: float) -> list[Figure]:
     """Measure a quiet tenant's time to first token beside a flooder; None: alone."""
     settings = {"cost": "ema", **({"headroom": f"{headroom}%"} if headroom else {})}
     with gateway(folder, model(engine, **settings), {"quiet": {}, "flood": {}}) as (process, keys):
         quiet = Tenant(keys["quiet"], SHORT_TOKENS)
         flooder = Tenant(keys["flood"], LONG_TOKENS)
         floods = [] if headroom is None else [flooder]
-        asyncio.run(run_for(process.url, seconds, floods, [quiet]))
+        asyncio.run(run_for(Engine(process.url, engine.model), seconds, floods, [quiet]))
     return figures_of(
         quiet, flooder, seconds, "alone" if headroom is None else f"{headroom}% headroom"
     )
 
 
-def unscheduled(engine: str, seconds: float) -> list[Figure]:
+def unscheduled(engine: Engine, seconds: float) -> list[Figure]:
     """Measure the same with both sent to the engine itself, first come, first served."""
     quiet, flooder = Tenant("", SHORT_TOKENS), Tenant("", LONG_TOKENS)
     asyncio.run(run_for(engine, seconds, [flooder], [quiet]))
@@ -202,16 +212,21 @@ def figures_of(quiet: Tenant, flooder: Tenant, seconds: float, how: str) -> list
 def main() -> None:
     parser = options_for(__doc__ or "")
     parser.add_argument("--seconds", type=float, default=120.0, help="of each measurement")
+    parser.add_argument("--engine", help="URL of an engine that runs already, with four seats")
+    parser.add_argument("--model", default="tiny", help="that engine's name of its model")
     options = parser.parse_args()
     figures: list[Figure] = []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        with llamacpp(tiny_model(folder), "tiny", slots=SLOTS) as engine:
-            for cost in ("ema", "requests"):
-                figures += shares(folder, engine, cost, options.seconds)
-            figures += unscheduled(engine, options.seconds / 2)
-            for headroom in (None, 0, 25, 50):
-                figures += isolation(folder, engine, headroom, options.seconds / 2)
+        url = options.engine
+        if url is None:
+            url = stack.enter_context(llamacpp(tiny_model(folder), "tiny", slots=SLOTS))
+        engine = Engine(url, options.model)
+        for cost in ("ema", "requests"):
+            figures += shares(folder, engine, cost, options.seconds)
+        figures += unscheduled(engine, options.seconds / 2)
+        for headroom in (None, 0, 25, 50):
+            figures += isolation(folder, engine, headroom, options.seconds / 2)
     deliver(figures, options)
 
 

@@ -81,7 +81,9 @@ def passing(source: Path, url_of: dict[str, str], key: str) -> tuple[set[str], s
     passed: set[str] = set()
     failed: set[str] = set()
     for path, chosen in TESTS.items():
-        url = url_of["embeddings" if "embeddings" in path else "chat"]
+        url = url_of.get("embeddings" if "embeddings" in path else "chat")
+        if url is None:
+            continue
         report = source / "report.xml"
         env = os.environ | {"TEST_API_BASE_URL": f"{url}/v1", "TEST_API_KEY": key}
         subprocess.run(
@@ -101,31 +103,22 @@ def passing(source: Path, url_of: dict[str, str], key: str) -> tuple[set[str], s
     return passed, failed
 
 
-def compare(folder: Path, release: str) -> dict[str, list[str]]:
-    """Run the tests both ways and return the names."""
-    source = fetch(folder, release)
-    model = tiny_model(folder)
-    endpoints = models_of(source)
-    texts = [name for name, endpoint in endpoints.items() if endpoint != "embeddings"]
-    vectors = [name for name, endpoint in endpoints.items() if endpoint == "embeddings"]
-    with (
-        llamacpp(model, *texts) as chat,
-        llamacpp(model, *vectors, embeddings=True) as embeddings,
-    ):
-        direct, direct_failed = passing(
-            source, {"chat": chat, "embeddings": embeddings}, "not-needed"
-        )
-        models = {
-            name: {
-                "endpoints": [endpoint],
-                "engines": [{"url": embeddings if endpoint == "embeddings" else chat, "slots": 4}],
-                **({"dimensions": True} if endpoint == "embeddings" else {}),
-            }
-            for name, endpoint in endpoints.items()
+def compare(source: Path, chat: str, embeddings: str | None) -> dict[str, list[str]]:
+    """Run the tests both ways, those of embeddings only where an engine serves them."""
+    url_of = {"chat": chat} | ({"embeddings": embeddings} if embeddings else {})
+    direct, direct_failed = passing(source, url_of, "not-needed")
+    models = {
+        name: {
+            "endpoints": [endpoint],
+            "engines": [{"url": embeddings if endpoint == "embeddings" else chat, "slots": 4}],
+            **({"dimensions": True} if endpoint == "embeddings" else {}),
         }
-        with gateway(folder, models, {"acme": {}}) as (process, keys):
-            url_of = {"chat": process.url, "embeddings": process.url}
-            through, through_failed = passing(source, url_of, keys["acme"])
+        for name, endpoint in models_of(source).items()
+        if endpoint != "embeddings" or embeddings
+    }
+    with gateway(source.parent, models, {"acme": {}}) as (process, keys):
+        url_of = dict.fromkeys(url_of, process.url)
+        through, through_failed = passing(source, url_of, keys["acme"])
     return {
         "passing_directly": sorted(direct),
         "failing_directly": sorted(direct_failed),
@@ -136,15 +129,34 @@ def compare(folder: Path, release: str) -> dict[str, list[str]]:
     }
 
 
+def on_llamacpp(source: Path) -> dict[str, list[str]]:
+    """Compare with two servers of llama.cpp, one for chat and one for embeddings."""
+    endpoints = models_of(source)
+    texts = [name for name, endpoint in endpoints.items() if endpoint != "embeddings"]
+    vectors = [name for name, endpoint in endpoints.items() if endpoint == "embeddings"]
+    model = tiny_model(source.parent)
+    with (
+        llamacpp(model, *texts) as chat,
+        llamacpp(model, *vectors, embeddings=True) as embeddings,
+    ):
+        return compare(source, chat, embeddings)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--folder", type=Path, help="where to keep what was fetched")
     parser.add_argument("--release", default=version("openai"), help="of the openai package")
     parser.add_argument("--json", type=Path, help="write the names here")
+    parser.add_argument("--engine", help="URL of an engine that runs already; no embeddings then")
+    parser.add_argument("--models", action="store_true", help="print the names it has to serve")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.gettempdir()) / "taketurns-openai-suite"
     folder.mkdir(parents=True, exist_ok=True)
-    names = compare(folder, options.release)
+    source = fetch(folder, options.release)
+    if options.models:
+        print(*models_of(source))
+        return 0
+    names = compare(source, options.engine, None) if options.engine else on_llamacpp(source)
     for what, found in names.items():
         print(f"{what.replace('_', ' ')}: {len(found)}")
         for name in found:
