@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taketurns.dialects import openai
-from taketurns.dialects.openai_generation import parse_chat, parse_completions
+from taketurns.dialects.openai_generation import NOT_PASSED, parse_chat, parse_completions
 from taketurns.dialects.openai_stream import usage_of
 from taketurns.errors import RequestError
 
@@ -212,6 +212,51 @@ def test_numbers_and_escapes_stay_as_they_were_written():
     )
     renamed = parse_chat(body).body_for("n")
     assert renamed == body.replace(b'"model":"m"', b'"model":"n"')
+
+
+STREAMED = CHAT | {"stream": True}
+
+
+def test_the_usage_of_a_stream_is_asked_for_in_front_of_what_came():
+    body = b' {"model":"m","messages":[{"role":"user"}],"top_p":1.50,"stream":true}\n'
+    asked = parse_chat(body).body_for("m", ask_usage=True)
+    assert asked == body.replace(b"{", b'{"stream_options":{"include_usage":true},', 1)
+
+
+@pytest.mark.parametrize("options", [None, {}, {"x": 1}, {"include_usage": False, "x": 1}])
+def test_other_stream_options_stay_where_the_usage_is_asked_for(options):
+    asked = chat(STREAMED | {"stream_options": options}).body_for("m", ask_usage=True)
+    wanted = {**(options or {}), "include_usage": True}
+    assert json.loads(asked) == STREAMED | {"stream_options": wanted}
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAMED | {"stream_options": {"include_usage": True}}])
+def test_the_usage_is_not_asked_for_where_that_would_change_nothing(body):
+    assert chat(body).body_for("m", ask_usage=True) == raw(body)
+
+
+@pytest.mark.parametrize("field", sorted(NOT_PASSED))
+def test_no_engine_gets_a_field_that_is_not_for_clients(field):
+    sent = chat(CHAT | {field: "theirs", "x": 1}).body_for("m")
+    assert json.loads(sent) == CHAT | {"x": 1}
+    ours = chat(CHAT | {field: "theirs"}).body_for("m", said={field: b'"ours"'})
+    assert json.loads(ours) == CHAT | {field: "ours"}
+
+
+def test_what_the_gateway_says_stands_once():
+    sent = chat(CHAT | {"x": 1.5}).body_for("m", said={"priority": b"7", "cache_salt": b'"s"'})
+    assert sent.startswith(b'{"priority":7,"cache_salt":"s","model":')
+    assert json.loads(sent) == CHAT | {"x": 1.5, "priority": 7, "cache_salt": "s"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "choices"),
+    [({}, 1), ({"n": 3}, 3), ({"n": 2, "best_of": 5}, 5), ({"best_of": 0}, 1)],
+)
+def test_answers_are_counted_that_are_made_and_not_only_those_that_are_shown(fields, choices):
+    assert completions(COMPLETION | fields).choices == choices
+    two = completions(COMPLETION | fields | {"prompt": ["a", "b"], "max_tokens": 10})
+    assert (two.choices, two.output_tokens_max) == (2 * choices, 20 * choices)
 
 
 def vectors(numbers):

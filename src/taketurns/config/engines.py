@@ -118,6 +118,14 @@ class UrlEngineConfig(Section):
     ``--scheduling-policy priority``, sglang with ``--enable-priority-scheduling
     --schedule-low-priority-values-first``. Without that they refuse it. Default false."""
 
+    cache_per_tenant: Flag | None = None
+    """Give it a ``cache_salt`` with each request, so that tenants share nothing that it has cached
+    of their prompts, nor can tell what others have asked. Default: true for vllm, else false."""
+
+    ask_usage: Flag = True
+    """Ask it for the usage of each stream; clients that didn't ask for it don't see it. False for
+    servers that refuse ``stream_options``. Default true."""
+
     key: Annotated[str, AfterValidator(_secret)] | None = None
     """Sent to the engine as ``Authorization: Bearer``; write ``"${VAR}"``. Default: not sent."""
 
@@ -126,6 +134,11 @@ class UrlEngineConfig(Section):
 
     name: Name | None = None
     """Name of the engine in logs and metrics, unique in the model. Default: its host and port."""
+
+    @property
+    def salted(self) -> bool:
+        """Whether it's given a salt, the default filled in."""
+        return self.kind == "vllm" if self.cache_per_tenant is None else self.cache_per_tenant
 
     @check_field("slots_max")
     @classmethod

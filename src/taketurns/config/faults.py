@@ -40,7 +40,7 @@ SECTIONS: Mapping[Path, type[BaseModel]] = {
 }
 """The model of each part of the file, ``*`` standing for any name or index."""
 
-SECRETS = frozenset({"key", "keys", "admin_token", "url", "store"})
+SECRETS = frozenset({"key", "secret", "keys", "admin_token", "url", "store"})
 """Keys whose values are never repeated; a URL may hold a password."""
 
 SHOWN_MAX = 60

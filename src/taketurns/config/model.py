@@ -67,6 +67,10 @@ class ServerConfig(Section):
     admin_token: Text | None = None
     """Bearer token for the admin port; write ``"${VAR}"``. Needed unless admin_host is loopback."""
 
+    secret: Text | None = None
+    """What tenants' cache salts are made from; write ``"${VAR}"``, the same on all gateways of a
+    fleet. Default: a new one at each start, after which engines' caches are cold."""
+
     body_bytes_max: Annotated[Size, between(1024, 1024**3)] = 8 * 1024**2
     """Largest request body, in bytes; above it 413. Default 8M."""
 

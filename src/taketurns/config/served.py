@@ -99,6 +99,25 @@ class ModelConfig(Section):
     token_cost: TokenCostConfig = TokenCostConfig()
     """What a token costs. Not for requests."""
 
+    choices_max: Annotated[Count, between(1, 1_024)] = 128
+    """Most answers that one request may ask for: ``n`` or ``best_of``, times its prompts; above it
+    400. However many they are, a request takes one slot. Default 128. Chat and completions only."""
+
+    output_tokens_max: Annotated[Count, between(1, COUNT_MAX)] | None = None
+    """Most tokens that a request may ask for in each answer; above it 400. Default null: no limit
+    but the engine's. Chat and completions only."""
+
+    fields_refused: tuple[Text, ...] = (
+        "chat_template",
+        "guided_*",
+        "structured_outputs",
+        "logits_processors",
+    )
+    """Fields with which a request is answered 400, a ``*`` at the end standing for any rest.
+    Default: chat_template, guided_*, structured_outputs and logits_processors, which let a client
+    run a program or compile a grammar of its own at the engine, beyond OpenAI's
+    ``response_format``. Chat and completions only."""
+
     quantum: Annotated[Count, between(1, COUNT_MAX)] | None = None
     """Cost units that a tenant of weight 1 gets per round. Default: about one request, or an
     eighth of a batch. A request is 1,000 units where requests are counted; where tokens are, an
@@ -245,7 +264,7 @@ class ModelConfig(Section):
             raise fault("has smollm2, which serves no embeddings", "Use minilm here.")
         return engines
 
-    @check_field("headroom", "sticky")
+    @check_field("headroom", "sticky", "choices_max", "output_tokens_max", "fields_refused")
     @classmethod
     def _for_generation(cls, value: object, info: ValidationInfo) -> object:
         endpoints = info.data.get("endpoints")

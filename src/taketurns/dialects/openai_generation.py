@@ -177,7 +177,7 @@ def parse_completions(body: bytes) -> GenerationRequest:
     prompts = read_inputs(bytes(read.prompt), "prompt")
     limit = _limit(read.max_tokens, "max_tokens")
     # Each prompt has as many answers; of best_of all are made, and n are shown.
-    each = max(_choices(read.n, "n"), _choices(read.best_of, "best_of"))
+    each = max(_choices(read.n, "n"), _choices(read.best_of or None, "best_of"))
     choices = each * len(prompts)
     return GenerationRequest(
         path="/v1/completions",

@@ -21,9 +21,11 @@ from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.counting import Counter
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import ServedModel
+from taketurns.gateway.upstream import Salts, Upstream
 from taketurns.gateway.watch import RelayRules, Watch
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationEngine, Tokenizer, Truncate
+from taketurns.system import random_bytes
 from taketurns.units import us_from_s
 
 SLOTS_MAX = 10_000
@@ -70,6 +72,7 @@ def build_pools(
     """
     built = Pools({}, {})
     server = config.server
+    salts = Salts(server.secret.encode() if server.secret else random_bytes(32))
     watch = Watch(
         clock,
         RelayRules(
@@ -88,8 +91,8 @@ def build_pools(
                     engine: _generation_engine(engine, part, section)
                     for engine, part in zip(names, section.engines, strict=True)
                 },
-                upstream_models={
-                    engine: _upstream_model(part, name)
+                upstreams={
+                    engine: _upstream(part, name, salts)
                     for engine, part in zip(names, section.engines, strict=True)
                 },
                 admission=admission,
@@ -159,8 +162,15 @@ def _embedding_engine(
     )
 
 
-def _upstream_model(part: EngineConfig, model: str) -> str:
-    return model if isinstance(part, EmbeddedEngineConfig) else part.model or model
+def _upstream(part: EngineConfig, model: str, salts: Salts) -> Upstream:
+    if isinstance(part, EmbeddedEngineConfig):
+        return Upstream(model)
+    return Upstream(
+        part.model or model,
+        asks_usage=part.ask_usage,
+        priority=part.priority,
+        salts=salts if part.salted else None,
+    )
 
 
 def _tokens_max(section: ModelConfig) -> int | None:

@@ -29,6 +29,7 @@ from taketurns.gateway.relay import (
     refusal_of,
 )
 from taketurns.gateway.throttling import Throttle
+from taketurns.gateway.upstream import Bounds, Upstream
 from taketurns.gateway.watch import Watch
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationAnswer, GenerationCall, GenerationEngine
@@ -73,7 +74,7 @@ class GenerationPool:
         model: What it serves.
         facts: How it's scheduled.
         engines: By name.
-        upstream_models: Each engine's own name of the model.
+        upstreams: How each engine is asked.
         admission: The gateway's limits.
         clock: The process's clock.
         watch: Looks at the answers under way.
@@ -86,7 +87,7 @@ class GenerationPool:
         facts: PoolFacts,
         *,
         engines: Mapping[str, GenerationEngine],
-        upstream_models: Mapping[str, str],
+        upstreams: Mapping[str, Upstream],
         admission: Admission,
         clock: Clock,
         watch: Watch,
@@ -100,7 +101,8 @@ class GenerationPool:
         self.pace = Pace()
         self._admission = admission
         self._estimates = Estimates()
-        self._upstream_models = dict(upstream_models)
+        self._upstreams = dict(upstreams)
+        self._bounds = Bounds(model.section)
         self._clock = clock
         self._watch = watch
         # An output token is the unit that a running request's charge grows by.
@@ -131,9 +133,10 @@ class GenerationPool:
 
         Raises:
             LimitedError, QuotaUnavailableError: Its limits refuse it.
-            RequestError: 400: it asks more than a limit allows at all.
+            RequestError: 400: it asks what is refused here, or more than a limit allows at all.
             TurnRefusedError, TurnExpiredError, EngineError: Before anything was sent.
         """
+        self._bounds.check(request)
         record = exchange.record
         record.stream = request.stream
         foreseen = self._estimates.foresee(request, caller.tenant)
@@ -195,7 +198,7 @@ class GenerationPool:
         exchange, request = job.exchange, job.request
         call = GenerationCall(
             path=request.path,
-            body=request.body_for(self._upstream_models[turn.engine]),
+            body=self._upstreams[turn.engine].body(request, job.caller),
             stream=request.stream,
             request_id=exchange.record.request_id,
         )
