@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns an engine's chat answers and streams into Cohere's.
 
-One :class:`Reply` collects an answer, whether it comes whole or in pieces; a
-:class:`ChatStream` says after each piece what a client of version 1 or 2 is sent.
+One :class:`Reply` collects an answer, whether it comes whole or in pieces; a voice of
+version 1 or 2 says after each piece what its client is sent.
 
 Source: Cohere's API reference, "Chat" and "Streaming", v1 and v2; OpenAI's, "Chat completions".
 """
@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from taketurns.dialects.cohere import FINISH_REASONS, meta
+from taketurns.errors import EngineBrokenError
 from taketurns.wire.sse import SseReader
 
 BROKEN = "The answer broke off."
@@ -211,37 +212,58 @@ def _new_call(call: _Call, number: int) -> ToolCall:
     return ToolCall(call.id or f"call_{number}", function.name or "", function.arguments or "")
 
 
-class ChatStream(ABC):
-    """Turns an engine's event stream into one for a client of Cohere's.
+class ChatVoice(ABC):
+    """Answers one client of Cohere's: turns what an engine says into what it reads.
+
+    A stream that breaks ends with Cohere's last event, which then says so: its clients take an
+    error between events for the first event of a stream.
 
     Args:
         answer_id: Id of the answer.
 
     Attributes:
-        ended: Its last event was returned: nothing may follow.
-        content_type: Of what it returns.
+        stream_type: Content type of its streams.
+        ping: A comment that clients skip; empty where there's none.
+        error_ends: An error is a stream's proper end.
     """
 
-    content_type = "text/event-stream"
+    stream_type = "text/event-stream"
+    ping = b": ping\n\n"
+    error_ends = True
 
     def __init__(self, answer_id: str) -> None:
-        self.ended = False
+        self._ended = False
         self._id = answer_id
         self._reply = Reply()
         self._reader = SseReader()
         self._begun = False
 
-    def feed(self, data: bytes) -> bytes:
+    def events(self, events: bytes) -> bytes:
         """Take the engine's next bytes; return what the client is sent for them, maybe nothing."""
-        return b"".join([self._take(payload) for payload in self._reader.feed(data)])
+        return b"".join([self._take(payload) for payload in self._reader.feed(events)])
 
     def finish(self) -> bytes:
-        """Take the end of the engine's stream."""
+        """Take the end of the engine's stream; return what is still to be sent."""
         last = b"".join([self._take(payload) for payload in self._reader.finish()])
-        return last if self.ended else last + self._end("")
+        return last if self._ended else last + self._end("")
+
+    def error(self, status: int, code: str, message: str) -> bytes:  # noqa: ARG002 - Cohere has none
+        """Return what ends a stream that isn't whole."""
+        return b"" if self._ended else self._end(message)
+
+    def whole(self, body: bytes) -> bytes:
+        """Return a whole answer: the engine's, in Cohere's form.
+
+        Raises:
+            EngineBrokenError: The engine's is none.
+        """
+        reply = whole_reply(body)
+        if reply is None:
+            raise EngineBrokenError("", "the answer is no chat completion")
+        return self._written(reply)
 
     def _take(self, payload: bytes) -> bytes:
-        if self.ended:
+        if self._ended:
             return b""
         if payload.strip() == b"[DONE]":
             self._reply.finish = self._reply.finish or "COMPLETE"
@@ -289,7 +311,7 @@ class ChatStream(ABC):
         return self._call_goes_on(number, more) if more else b""
 
     def _end(self, error: str) -> bytes:
-        self.ended = True
+        self._ended = True
         said = b"" if self._begun else self._start()
         if not self._reply.finish:
             # An engine that never said that it stops didn't come to its end.
@@ -297,6 +319,10 @@ class ChatStream(ABC):
         if error:
             self._reply.finish = "ERROR"
         return said + self._stop(error)
+
+    @abstractmethod
+    def _written(self, reply: Reply) -> bytes:
+        """Return a whole answer."""
 
     @abstractmethod
     def _start(self) -> bytes:
@@ -323,14 +349,17 @@ class ChatStream(ABC):
         """Return what stands at the end."""
 
 
-class StreamV2(ChatStream):
-    """The events of ``POST /v2/chat``: one block is open at a time, and each is closed."""
+class VoiceV2(ChatVoice):
+    """Answers ``POST /v2/chat``: one block is open at a time, and each is closed."""
 
     def __init__(self, answer_id: str) -> None:
         super().__init__(answer_id)
         self._open = ""
         self._index = 0
         self._blocks = 0
+
+    def _written(self, reply: Reply) -> bytes:
+        return answer_v2(reply, self._id)
 
     def _start(self) -> bytes:
         message = {
@@ -388,8 +417,8 @@ class StreamV2(ChatStream):
         return self._close() + _event("message-end", id=self._id, delta=delta)
 
 
-class StreamV1(ChatStream):
-    """The events of ``POST /v1/chat``: a line of JSON each, or server-sent events where asked.
+class VoiceV1(ChatVoice):
+    """Answers ``POST /v1/chat``: events are a line of JSON each, or server-sent where asked.
 
     Args:
         answer_id: Id of the answer.
@@ -404,7 +433,11 @@ class StreamV1(ChatStream):
         self._history = history
         self._sse = sse
         if not sse:
-            self.content_type = "application/stream+json"
+            self.stream_type = "application/stream+json"
+            self.ping = b""
+
+    def _written(self, reply: Reply) -> bytes:
+        return msgspec.json.encode(answer_v1(reply, self._id, self._history))
 
     def _start(self) -> bytes:
         return self._line("stream-start", generation_id=self._id)

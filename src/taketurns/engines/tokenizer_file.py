@@ -53,6 +53,13 @@ class FileTokenizer:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [encoding.ids for encoding in self._file.encode_batch_fast(list(texts))]
 
+    def spell(self, text: str) -> list[tuple[int, str]]:
+        encoding = self._file.encode(text, add_special_tokens=False)
+        return list(zip(encoding.ids, encoding.tokens, strict=True))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return str(self._file.decode(list(ids)))
+
     def cut(self, texts: Sequence[str], tokens_max: int, truncate: Truncate) -> list[str]:
         encodings = self._file.encode_batch(list(texts))
         return [

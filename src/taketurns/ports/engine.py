@@ -226,6 +226,14 @@ class Tokenizer(Protocol):
         """Return the ids of each text, special tokens included, not truncated."""
         ...
 
+    def spell(self, text: str) -> list[tuple[int, str]]:
+        """Return id and text of each token, without special ones."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids of the vocabulary, without special tokens."""
+        ...
+
     def cut(self, texts: Sequence[str], tokens_max: int, truncate: Truncate) -> list[str]:
         """Return each text, cut where it has over ``tokens_max`` tokens, special ones included.
 

@@ -7,12 +7,13 @@ import pytest
 
 from taketurns.dialects.cohere_answers import (
     BROKEN,
-    StreamV1,
-    StreamV2,
+    VoiceV1,
+    VoiceV2,
     answer_v1,
     answer_v2,
     whole_reply,
 )
+from taketurns.errors import EngineBrokenError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
 TOKENS = {"input_tokens": 3, "output_tokens": 2}
@@ -95,6 +96,23 @@ def test_reasons_for_an_end(finish, more, two, one):
     assert answer_v1(reply, "id", ())["finish_reason"] == one
 
 
+def test_a_voice_writes_whole_answers_too():
+    body = b'{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}'
+    assert json.loads(VoiceV2("id").whole(body))["message"]["content"][0]["text"] == "yes"
+    assert json.loads(VoiceV1("id", HISTORY).whole(body))["text"] == "yes"
+    with pytest.raises(EngineBrokenError):
+        VoiceV2("id").whole(b"{}")
+
+
+def test_an_error_of_the_gateways_own_ends_a_stream_once():
+    voice = VoiceV2("id")
+    sent = voice.events(SPOKEN[2]) + voice.error(502, "engine_broken_answer", "It broke.")
+    told = events(sent)
+    assert [item["type"] for item in told][-2:] == ["content-end", "message-end"]
+    assert told[-1]["delta"] == {"finish_reason": "ERROR", "error": "It broke."}
+    assert voice.error(502, "x", "again") == voice.finish() == voice.events(SPOKEN[3]) == b""
+
+
 @pytest.mark.parametrize(
     "body", [b"", b"[]", b"{}", b'{"choices":[]}', b'{"choices":[{}]}', b"\xff"]
 )
@@ -147,16 +165,16 @@ def events(sse):
 
 
 def play(stream, pieces):
-    sent = b"".join(stream.feed(part) for part in pieces)
-    return sent + (b"" if stream.ended else stream.finish())
+    sent = b"".join(stream.events(part) for part in pieces)
+    return sent + stream.finish()
 
 
 def v2(pieces):
-    return events(play(StreamV2("id"), pieces))
+    return events(play(VoiceV2("id"), pieces))
 
 
 def v1(pieces, **more):
-    sent = play(StreamV1("id", HISTORY, **more), pieces)
+    sent = play(VoiceV1("id", HISTORY, **more), pieces)
     return [json.loads(line) for line in sent.decode().splitlines()]
 
 
@@ -226,11 +244,11 @@ def test_calls_of_version_1_come_in_chunks_and_then_whole():
 
 
 def test_version_1_writes_server_sent_events_where_asked():
-    stream = StreamV1("id", (), sse=True)
+    stream = VoiceV1("id", (), sse=True)
     told = events(play(stream, SPOKEN))
-    assert stream.content_type == "text/event-stream"
+    assert stream.stream_type == "text/event-stream"
     assert [item["event_type"] for item in told][-1] == "stream-end"
-    assert StreamV1("id", ()).content_type == "application/stream+json"
+    assert VoiceV1("id", ()).stream_type == "application/stream+json"
 
 
 def test_cut_anywhere_the_same_events_come_or_an_error_at_the_end():
