@@ -62,7 +62,7 @@ def test_version_2_embeds_in_every_type(play, vectors):
     play(scenario, models=vectors)
 
 
-@pytest.mark.filterwarnings("ignore:Accessing the 'model_fields' attribute")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pydantic, in the client
 def test_version_1_embeds_many_texts_as_its_client_splits_them(play, vectors):
     texts = [f"text {number}" for number in range(200)]
 

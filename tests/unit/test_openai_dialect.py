@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from taketurns.dialects import openai
 from taketurns.dialects.openai_generation import NOT_PASSED, parse_chat, parse_completions
 from taketurns.dialects.openai_stream import usage_of
+from taketurns.dialects.own_fields import read_asked
 from taketurns.errors import RequestError
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
@@ -90,8 +91,6 @@ BAD = [
     (embeddings, EMBED | {"encoding_format": 1}, "encoding_format", "must be `str | null`"),
     (embeddings, EMBED | {"dimensions": 0}, "dimensions", "is 0"),
     (embeddings, EMBED | {"dimensions": "8"}, "dimensions", "must be `int | null`"),
-    (openai.model_of, b"{}", "model", "is missing"),
-    (openai.model_of, b'{"model":[]}', "model", "must be `str`, not `array`"),
 ]
 
 
@@ -107,7 +106,7 @@ def test_what_is_wrong_is_a_400_that_names_the_field(parse, body, param, fragmen
     assert "$" not in str(error)
 
 
-@pytest.mark.parametrize("parse", [chat, completions, embeddings, openai.model_of])
+@pytest.mark.parametrize("parse", [chat, completions, embeddings, read_asked])
 def test_json_that_is_nested_deeply_is_a_400(parse):
     for body in (b"[" * 200_000, b'{"a":' * 200_000, b'{"model":"m","input":' + b"[" * 200_000):
         with pytest.raises(RequestError):
@@ -335,11 +334,3 @@ def test_an_error_has_openais_form(status, kind):
         "error": {"message": 'a "message"', "type": kind, "param": "input[0]", "code": "some_code"}
     }
     assert json.loads(openai.error_answer(status, "c", "m"))["error"]["param"] is None
-
-
-def test_models_are_listed():
-    listed = json.loads(openai.models_answer([("a", "me"), ("b", "you")], 12))
-    assert listed["object"] == "list"
-    assert listed["data"][1] == json.loads(openai.model_answer("b", "you", 12))
-    assert listed["data"][0] == {"id": "a", "object": "model", "created": 12, "owned_by": "me"}
-    assert json.loads(openai.models_answer([], 12)) == {"object": "list", "data": []}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenAI's dialect: reads embeddings requests, writes their answers, models and errors.
+"""OpenAI's dialect: reads embeddings requests, writes their answers and errors.
 
 For chat and completions see :mod:`taketurns.dialects.openai_generation`.
 
-Source: OpenAI's API reference (embeddings, models, errors), checked against the
+Source: OpenAI's API reference (embeddings, errors), checked against the
 official Python client.
 """
 
@@ -82,23 +82,6 @@ def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
     return EmbeddingsRequest(read.model, inputs, read.encoding_format == "base64", read.dimensions)
 
 
-def model_of(body: bytes) -> str:
-    """Return the name of the model that a body asks for, before anything else of it is read.
-
-    Raises:
-        RequestError: 400 where the body isn't a JSON object with a model's name.
-    """
-    model: str = decode(_MODEL, body).model
-    return model
-
-
-class _Model(msgspec.Struct):
-    model: str
-
-
-_MODEL = msgspec.json.Decoder(_Model)
-
-
 def embeddings_answer(
     model: str, vectors: Sequence[bytes], tokens: int, *, as_base64: bool
 ) -> bytes:
@@ -122,26 +105,6 @@ def embeddings_answer(
     return (
         f'{{"object":"list","data":[{",".join(parts)}],"model":{name},"usage":{usage}}}'
     ).encode()
-
-
-def models_answer(models: Sequence[tuple[str, str]], created_s: int) -> bytes:
-    """Write the answer of ``GET /v1/models``.
-
-    Args:
-        models: Name and owner of each.
-        created_s: Seconds since 1970.
-    """
-    data = [_model_object(name, owner, created_s) for name, owner in models]
-    return msgspec.json.encode({"object": "list", "data": data})
-
-
-def model_answer(name: str, owner: str, created_s: int) -> bytes:
-    """Write the answer of ``GET /v1/models/{model}``."""
-    return msgspec.json.encode(_model_object(name, owner, created_s))
-
-
-def _model_object(name: str, owner: str, created_s: int) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": created_s, "owned_by": owner}
 
 
 _TYPE_BY_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

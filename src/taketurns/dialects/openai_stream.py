@@ -101,6 +101,7 @@ class OpenAiVoice:
 
     stream_type = "text/event-stream"
     ping = b": ping\n\n"
+    error_ends = False
 
     __slots__ = ("_keep_usage",)
 

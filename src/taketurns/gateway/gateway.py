@@ -6,6 +6,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from urllib.parse import parse_qs
+
+import msgspec
 
 from taketurns.calendar_month import MonthClock
 from taketurns.config.model import Config
@@ -13,7 +16,8 @@ from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
 from taketurns.core.model import PRIORITY_DEFAULT
 from taketurns.core.snapshot import PoolSnapshot
-from taketurns.dialects import cohere, openai
+from taketurns.dialects import cohere
+from taketurns.dialects.models import ListedModel, model_answer, models_answer
 from taketurns.dialects.names import Dialect
 from taketurns.dialects.own_fields import cohere_priority, field_names, read_asked
 from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
@@ -28,7 +32,7 @@ from taketurns.gateway.key_directory import KeyDirectory
 from taketurns.gateway.pools import Caller
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.gateway.reload import apply_reload, check_reload
-from taketurns.gateway.routes import Route, route_of
+from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
 from taketurns.gateway.urgency import Urgency, urgency_of
 from taketurns.ports.clock import Clock
 from taketurns.stores import choose
@@ -94,6 +98,7 @@ class Gateway:
         self._log: LogWriter | None = None
         self._routes: dict[str, dict[str, Handle]] = {
             "/v1/models": {"GET": self._models},
+            "/v1/check-api-key": {"POST": self._check_key},
             "/livez": {"GET": self.answer_live, "HEAD": self.answer_live},
             "/readyz": {"GET": self.answer_ready, "HEAD": self.answer_ready},
         }
@@ -275,6 +280,8 @@ class Gateway:
 
     def _route(self, exchange: Exchange) -> Handle:
         route = route_of(exchange.path, exchange.headers)
+        if is_cohere(exchange.headers):
+            exchange.dialect = Dialect.COHERE
         if route is not None:
             exchange.dialect = route.dialect
             exchange.record.endpoint = route.endpoint
@@ -322,6 +329,10 @@ class Gateway:
             tenant_max=section.tenant_queue_bytes_max,
             model_max=section.queue_bytes_max,
         ):
+            if route.endpoint == TOKENIZE:
+                # No pool has a part in it: limits count it all the same.
+                await self.admission.let_in(exchange, caller, pool.model.name, Amounts(1, 0))
+                exchange.executed = True
             return await route.answer(pool, exchange, body, caller)
 
     def _caller(self, tenant: str, urgency: Urgency, dialect: Dialect, body: bytes) -> Caller:
@@ -353,7 +364,7 @@ class Gateway:
         pool = self.pools.of(model)
         if pool is None or tenant not in pool.model.tenants:
             raise _no_model(model)
-        if endpoint not in pool.model.section.endpoints:
+        if endpoint not in {TOKENIZE, *pool.model.section.endpoints}:
             offered = ", ".join(pool.model.section.endpoints)
             raise RequestError(
                 400,
@@ -380,15 +391,22 @@ class Gateway:
             )
         return fitting[0]
 
+    async def _check_key(self, exchange: Exchange) -> Answer:
+        """Answer Cohere's ``POST /v1/check-api-key``: a key that isn't in force is a 401."""
+        exchange.dialect = Dialect.COHERE
+        exchange.record.endpoint = "models"
+        tenant = self._tenant(exchange)
+        told = {"valid": True, "organization_id": tenant, "owner_id": tenant}
+        return Answer(200, msgspec.json.encode(told))
+
     async def _models(self, exchange: Exchange) -> Answer:
         exchange.record.endpoint = "models"
         tenant = self._tenant(exchange)
         models = [
-            (name, pool.model.section.owned_by)
-            for name, pool in self.pools.all().items()
-            if tenant in pool.model.tenants
+            _listed(pool) for pool in self.pools.all().values() if tenant in pool.model.tenants
         ]
-        return Answer(200, openai.models_answer(models, self._created_s))
+        endpoint = parse_qs(exchange.query).get("endpoint", [None])[0]
+        return Answer(200, models_answer(models, self._created_s, endpoint=endpoint))
 
     async def _model(self, exchange: Exchange) -> Answer:
         exchange.record.endpoint = "models"
@@ -397,7 +415,7 @@ class Gateway:
         pool = self.pools.of(name)
         if pool is None or tenant not in pool.model.tenants:
             raise _no_model(name)
-        return Answer(200, openai.model_answer(name, pool.model.section.owned_by, self._created_s))
+        return Answer(200, model_answer(_listed(pool), self._created_s))
 
     async def answer_live(self, exchange: Exchange) -> Answer:
         """Answer ``GET /livez``: the process runs."""
@@ -463,6 +481,12 @@ def _broken_off(exchange: Exchange) -> TaketurnsError:
     if exchange.executed:
         return EngineBrokenError(exchange.record.engine, "the gateway stopped before the answer")
     return DrainingError("draining")
+
+
+def _listed(pool: GenerationPool | EmbeddingPool) -> ListedModel:
+    section = pool.model.section
+    tokens_max = section.input_tokens_max if isinstance(pool, EmbeddingPool) else None
+    return ListedModel(pool.model.name, section.owned_by, section.endpoints, tokens_max)
 
 
 def _no_model(model: str) -> RequestError:

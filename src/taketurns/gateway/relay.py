@@ -38,6 +38,8 @@ class Voice(Protocol):
     Attributes:
         stream_type: Content type of a stream.
         ping: A comment that clients skip, sent into a silent stream; empty: none.
+        error_ends: An error is a proper end of its streams: clients don't take what came before
+            for whole. Else the connection is closed before its end, so that none does.
     """
 
     @property
@@ -45,6 +47,9 @@ class Voice(Protocol):
 
     @property
     def ping(self) -> bytes: ...
+
+    @property
+    def error_ends(self) -> bool: ...
 
     def whole(self, body: bytes) -> bytes:
         """Return a whole answer: the engine's, in the client's dialect."""
@@ -164,12 +169,15 @@ class StreamRelay:
             raise EngineBrokenError(self._engine, f"engine {self._engine}: {error}") from error
 
     async def _break_off(self, error: EngineError) -> None:
-        """Tell the client in its stream that the answer isn't whole, then close the connection."""
+        """Tell the client in its stream that the answer isn't whole, and end it."""
         problem = problem_of(error)
         self._exchange.record.code = problem.code
         self._exchange.record.outcome = Outcome.FAILED.value
         await self._write(self._voice.error(problem.status, problem.code, problem.message))
-        self._peer.abort()
+        if self._voice.error_ends:
+            await self._peer.finish()
+        else:
+            self._peer.abort()
 
     async def _pass(self, events: bytes) -> None:
         self._meter.read(events)

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from taketurns.dialects.names import Dialect
-from taketurns.gateway import embeddings, generation, reranks
+from taketurns.gateway import cohere_chat, embeddings, generation, reranks, tokens
 from taketurns.gateway.exchange import Answer, Exchange
 from taketurns.gateway.pools import Caller
+
+TOKENIZE = "tokenize"
+"""The endpoint that every model has for which the gateway has a tokenizer."""
 
 Reply = Callable[[Any, Exchange, bytes, Caller], Awaitable[Answer | None]]
 """Answers a request: the pool of its model, the exchange, its body, and who sends it."""
@@ -45,6 +48,8 @@ ROUTES: Mapping[str, Route] = {
     "/v1/chat/completions": Route(Dialect.OPENAI, "chat", generation.answer_openai),
     "/v1/completions": Route(Dialect.OPENAI, "completions", generation.answer_openai),
     "/v1/embeddings": Route(Dialect.OPENAI, "embeddings", embeddings.answer_openai),
+    "/v1/chat": Route(Dialect.COHERE, "chat", cohere_chat.answer_v1),
+    "/v2/chat": Route(Dialect.COHERE, "chat", cohere_chat.answer_v2),
     "/v1/embed": _COHERE_EMBED,
     "/v2/embed": Route(Dialect.COHERE, "embeddings", embeddings.answer_cohere_v2),
     "/embed": Route(
@@ -55,6 +60,8 @@ ROUTES: Mapping[str, Route] = {
     "/v2/rerank": Route(Dialect.COHERE, "rerank", reranks.answer_cohere_v2),
     "/score": _SCORE,
     "/v1/score": _SCORE,
+    "/v1/tokenize": Route(Dialect.COHERE, TOKENIZE, tokens.answer_tokenize),
+    "/v1/detokenize": Route(Dialect.COHERE, TOKENIZE, tokens.answer_detokenize),
 }
 """All paths that requests are posted to."""
 

@@ -6,7 +6,8 @@ from array import array
 
 import pytest
 
-from taketurns.dialects import own_fields, sagemaker, score, tei
+from taketurns.dialects import cohere_tokens, own_fields, sagemaker, score, tei
+from taketurns.dialects.models import ListedModel, model_answer, models_answer
 from taketurns.dialects.names import Dialect, error_body
 from taketurns.errors import RequestError
 
@@ -174,3 +175,44 @@ def test_an_error_has_the_form_of_its_dialect():
     }
     assert told(Dialect.ANTHROPIC, 422)["error"]["type"] == "invalid_request_error"
     assert told(Dialect.ANTHROPIC, 502)["error"]["type"] == "api_error"
+
+
+def test_models_are_listed_for_openais_clients_and_coheres():
+    models = [
+        ListedModel("a", "me", ("chat", "completions"), None),
+        ListedModel("b", "you", ("embeddings", "rerank", "other"), 512),
+    ]
+    told = json.loads(models_answer(models, 12))
+    assert told["object"] == "list"
+    assert told["data"][0] == {"id": "a", "object": "model", "created": 12, "owned_by": "me"}
+    assert told["models"][0]["endpoints"] == ["chat", "generate"]
+    assert "context_length" not in told["models"][0]
+    assert told["models"][1] == {
+        "name": "b",
+        "endpoints": ["embed", "rerank"],
+        "default_endpoints": [],
+        "finetuned": False,
+        "is_deprecated": False,
+        "context_length": 512,
+    }
+    assert json.loads(model_answer(models[1], 12)) == told["data"][1] | told["models"][1]
+    only = json.loads(models_answer(models, 12, endpoint="rerank"))
+    assert [model["id"] for model in only["data"]] == ["b"]
+    assert [model["name"] for model in only["models"]] == ["b"]
+    nothing = {"object": "list", "data": [], "models": []}
+    assert json.loads(models_answer([], 12)) == nothing
+
+
+def test_tokens_are_told_as_cohere_does():
+    assert cohere_tokens.parse_tokenize(raw(text="a", model="m")) == "a"
+    told = json.loads(cohere_tokens.tokenize_answer([(5, "a"), (6, "##b")]))
+    assert (told["tokens"], told["token_strings"]) == ([5, 6], ["a", "##b"])
+    assert cohere_tokens.parse_detokenize(raw(tokens=[0, 9], model="m"), 10) == [0, 9]
+    assert json.loads(cohere_tokens.detokenize_answer("ab"))["text"] == "ab"
+    for wrong in [[], [-1], [10]]:
+        with pytest.raises(RequestError) as caught:
+            cohere_tokens.parse_detokenize(raw(tokens=wrong), 10)
+        assert caught.value.param == "tokens"
+    for wrong in ["", "a" * 65_537]:
+        with pytest.raises(RequestError):
+            cohere_tokens.parse_tokenize(raw(text=wrong))
