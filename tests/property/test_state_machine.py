@@ -44,6 +44,7 @@ BATCHES = st.builds(
 class SchedulerMachine(RuleBasedStateMachine):
     """Slot mode: each ticket takes a slot of its own."""
 
+    side_by_side = SideBySide
     batches: st.SearchStrategy[BatchRules | None] = st.none()
     groups = ("",)
 
@@ -72,7 +73,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         tenants = [
             Tenant(*row) for row in zip(sorted(TIER_OF)[1:], weights[1:], caps[1:], strict=True)
         ]
-        self.both = SideBySide(rules, tiers, tenants)
+        self.both = self.side_by_side(rules, tiers, tenants)
         self.both.set_engine("one", slots)
 
     @rule(

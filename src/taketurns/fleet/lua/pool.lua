@@ -1,0 +1,232 @@
+-- Tickets, slots and tiers of a pool. The same as core/scheduler.py and what it uses.
+--
+-- A waiting ticket is `|rank|tenant|priority|deadline|arrival|cost|size|group|gateway|id` in
+-- QUEUE, where the first of a flow is found by its beginning. In a pool with batches it's
+-- there once more with `=GROUP` in front.
+
+local FIELDS = '^|(%d+)|([^|]*)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$'
+
+local function ticket_of(member)
+  local rank, tenant, priority, deadline, arrival, cost, size, group, gateway, id =
+    member:match(FIELDS)
+  if not rank then broken('ticket') end
+  return {
+    member = member, rank = tonumber(rank), tenant = tenant, priority = tonumber(priority),
+    deadline = tonumber(deadline), arrival = arrival, cost = tonumber(cost),
+    size = tonumber(size), group = group, gateway = gateway, id = id,
+  }
+end
+
+local function member_of(t)
+  return format('|%d|%s|%03d|%016.0f|%s|%.0f|%.0f|%s|%s|%s', t.rank, t.tenant, t.priority,
+    t.deadline, t.arrival, t.cost, t.size, t.group, t.gateway, t.id)
+end
+
+-- The first ticket of a flow, or its first of a group; nil where there is none.
+local function head_of(flow, group)
+  if flow.count == 0 or (group and not flow.groups[group]) then return nil end
+  local prefix = format('%s|%d|%s|', group or '', flow.rank, flow.tenant)
+  local found = call('ZRANGE', QUEUE, '[' .. prefix, '[' .. prefix .. '\255', 'BYLEX', 'LIMIT', 0, 1)
+  if not found[1] then broken('queue') end
+  return ticket_of(found[1]:sub(group and #group + 1 or 1))
+end
+
+local function queue_push(flow, t)
+  t.member = member_of(t)
+  flow.count = flow.count + 1
+  flow.cost = flow.cost + t.cost
+  call('HSET', TICKETS, t.id, 'w' .. t.member)
+  if not S.batch then
+    call('ZADD', QUEUE, 0, t.member)
+    return
+  end
+  local group = '=' .. t.group
+  call('ZADD', QUEUE, 0, t.member, 0, group .. t.member)
+  flow.groups[group] = (flow.groups[group] or 0) + 1
+  if flow.groups[group] == 1 and stands_in_heap(flow) then add_entry(flow, group) end
+end
+
+local function queue_remove(flow, t)
+  flow.count = flow.count - 1
+  flow.cost = flow.cost - t.cost
+  if not S.batch then
+    if call('ZREM', QUEUE, t.member) == 0 then broken('queue') end
+    return
+  end
+  local group = '=' .. t.group
+  if call('ZREM', QUEUE, t.member, group .. t.member) < 2 then broken('queue') end
+  flow.groups[group] = flow.groups[group] - 1
+  if flow.groups[group] == 0 then
+    if stands_in_heap(flow) then remove_entry(flow, group) end
+    flow.groups[group] = nil
+  end
+end
+
+local function watch(t)
+  if t.deadline < NEVER then
+    call('ZADD', DEADLINES, t.deadline, t.arrival .. t.id)
+    S.watched = S.watched + 1
+  end
+end
+
+local function unwatch(t)
+  if t.deadline < NEVER then
+    call('ZREM', DEADLINES, t.arrival .. t.id)
+    S.watched = S.watched - 1
+  end
+end
+
+local function unpass(t)
+  if S.batch then call('HDEL', PASSED, t.arrival) end
+end
+
+-- Slots.
+
+-- An engine has the most slots that a gateway sees there: one that can't reach it says 0.
+local function fit(engine)
+  local slots = 0
+  for _, seen in pairs(engine.seen) do slots = max(slots, seen) end
+  S.total = S.total + slots - engine.slots
+  engine.slots = slots
+end
+
+local function list_engine(engine)
+  local member = format('%06d%s', engine.order, engine.name)
+  if engine.in_flight < engine.slots then
+    call('ZADD', FREE, engine.in_flight / engine.slots, member)
+  else
+    call('ZREM', FREE, member)
+  end
+end
+
+local function set_engine(name, slots)
+  local engine = get_engine(name)
+  if not engine then
+    S.engine_numbers = S.engine_numbers + 1
+    S.engines = S.engines + 1
+    engine = {name = name, slots = 0, in_flight = 0, order = S.engine_numbers, seen = {}}
+    engines[name] = engine
+  end
+  engine.seen[me] = slots
+  fit(engine)
+  list_engine(engine)
+end
+
+-- Takes back what a gateway sees of an engine; what nobody sees is forgotten.
+local function remove_engine(name, gateway)
+  local engine = get_engine(name)
+  if not engine then return end
+  engine.seen[gateway] = nil
+  if next(engine.seen) then
+    fit(engine)
+    list_engine(engine)
+  else
+    S.total = S.total - engine.slots
+    S.engines = S.engines - 1
+    call('ZREM', FREE, format('%06d%s', engine.order, name))
+    call('HDEL', ENGINES, name)
+    engines[name] = false
+  end
+end
+
+-- The engine that takes the next slot: none of those that the ticket's gateway can't reach,
+-- unless these are all; nil where no slot is free.
+local function free_engine(gateway)
+  local first = nil
+  for _, member in ipairs(call('ZRANGE', FREE, 0, gateway and 7 or 0)) do
+    if member == '' then break end
+    local engine = get_engine(member:sub(7)) or broken('engine')
+    first = first or engine
+    if not gateway or engine.seen[gateway] ~= 0 then return engine end
+  end
+  return first
+end
+
+local function take(engine)
+  engine.in_flight = engine.in_flight + 1
+  list_engine(engine)
+end
+
+local function release(rank, name, order)
+  S.tiers[rank + 1].held = S.tiers[rank + 1].held - 1
+  local engine = get_engine(name)
+  if engine and engine.order == order then
+    engine.in_flight = engine.in_flight - 1
+    list_engine(engine)
+  end
+end
+
+-- Tiers: core/tiers.py.
+
+local function place_flow(T, flow)
+  local stands = flow.count > 0 and not capped(flow)
+  if stands and flow.place == OUT then
+    ring_enter(T, flow)
+  elseif not stands and flow.place ~= OUT then
+    ring_leave(T, flow)
+  end
+end
+
+local function rest(flow)
+  if flow.listed == 0 then
+    flow.listed = 1
+    call('RPUSH', IDLE, flow.key)
+    call('PEXPIRE', IDLE, KEPT_MS)
+  end
+  for _ = 1, 2 do
+    local key = call('LPOP', IDLE)
+    if not key then return end
+    local rank, tenant = key:match('^(%d+)|(.*)$')
+    local idle = get_flow(tonumber(rank), tenant)
+    if idle then
+      if is_fresh(S.tiers[idle.rank + 1], idle) then
+        forget_flow(idle)
+      elseif idle.place == OUT and idle.count == 0 and idle.in_flight == 0 then
+        call('RPUSH', IDLE, key)
+        call('PEXPIRE', IDLE, KEPT_MS)
+      else
+        idle.listed = 0
+      end
+    end
+  end
+end
+
+local competing = {}
+
+local function may_start(T)
+  return T.share == 100 or T.held < max(1, floor(T.share * S.total / 100))
+end
+
+-- The tier that the next ticket comes from; `starts`: it takes a slot of its own.
+local function choose(starts, without)
+  if S.plain then
+    for _, T in ipairs(S.tiers) do
+      if T.count > 0 and not without[T.rank] then return T end
+    end
+    return nil
+  end
+  competing = {}
+  local best, floored = nil, nil
+  for _, T in ipairs(S.tiers) do
+    if T.count > 0 and (not starts or may_start(T)) then
+      competing[#competing + 1] = T
+      if not without[T.rank] then
+        best = best or T
+        if T.credit > 0 then floored = floored or T end
+      end
+    elseif T.credit > 0 then
+      T.credit = 0
+    end
+  end
+  return floored or best
+end
+
+local function pay_floors(T, cost)
+  for number = 2, #competing do
+    local other = competing[number]
+    if other.floor > 0 then
+      other.credit = other.credit + cost * other.floor
+      if other == T then other.credit = other.credit - 100 * cost end
+    end
+  end
+end
