@@ -14,7 +14,7 @@ import yaml
 
 from taketurns.cli.explain import explain
 from taketurns.config.model import Config
-from taketurns.core.limits import Admitted, Ledger
+from taketurns.core.limits import Admitted, Ledger, Plan
 from taketurns.errors import (
     EngineBrokenError,
     EngineRefusedError,
@@ -108,8 +108,22 @@ class NotingLedger(Ledger):
         super().__init__()
         self.admitted_us = []
 
-    def admit(self, rules, tenant, amounts, *, now_us, month):
-        result = super().admit(rules, tenant, amounts, now_us=now_us, month=month)
+    def plan(self, rules, tenant):
+        found = super().plan(rules, tenant)
+        return NotingPlan(found.rules, found.counters, self.admitted_us)
+
+
+class NotingPlan(Plan):
+    """Notes when something was admitted."""
+
+    __slots__ = ("admitted_us",)
+
+    def __init__(self, rules, counters, admitted_us):
+        super().__init__(rules, counters)
+        self.admitted_us = admitted_us
+
+    def admit(self, amounts, *, now_us, month):
+        result = super().admit(amounts, now_us=now_us, month=month)
         if isinstance(result, Admitted):
             self.admitted_us.append(now_us)
         return result

@@ -189,6 +189,10 @@ def _counts_what_waits(pool, waiting):
         cost: Counter[tuple[str, int]] = Counter()
         for one in mine:
             cost[one.tenant, one.priority] += one.cost
+        if (fresh := pool._forecast._fresh) is not None and fresh[1] is tier.demand:
+            # Counted once it's known that it doesn't start at once.
+            cost[fresh[0].tenant, fresh[0].priority] -= fresh[0].cost
+            cost += Counter()
         counted = {
             (name, priority): there
             for name, own in tier.demand.own.items()

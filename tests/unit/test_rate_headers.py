@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taketurns.dialects.rate_headers import Standing, duration, ietf_headers, openai_headers
+from taketurns.dialects.rate_headers import Limit, RateHeaders, duration
 from taketurns.units import US_PER_S
 
 MINUTE_US = 60 * US_PER_S
@@ -16,9 +16,26 @@ SF_INTEGER_MAX = 999_999_999_999_999
 
 
 def standing(name="a", unit="requests", limit=10, remaining=4, **more):
-    return Standing(
-        name, unit, limit, remaining, more.get("window_us", MINUTE_US), more.get("reset_us", 0)
-    )
+    told = Limit(name, unit, limit, more.get("window_us", MINUTE_US), more.get("reset_us", 0))
+    return told, remaining
+
+
+def headers(standings, month_left_us=0):
+    """Return all headers of limits and what each leaves."""
+    told = {}
+    limits = [limit for limit, _ in standings]
+    RateHeaders(limits).write(told, [remaining for _, remaining in standings], month_left_us)
+    return told
+
+
+def openai_headers(standings, month_left_us=0):
+    told = headers(standings, month_left_us)
+    return {name: text for name, text in told.items() if name.startswith("x-ratelimit-")}
+
+
+def ietf_headers(standings, month_left_us=0):
+    told = headers(standings, month_left_us)
+    return {name: text for name, text in told.items() if name.startswith("RateLimit")}
 
 
 def members(text):
@@ -138,3 +155,10 @@ def test_the_largest_limit_fits_the_header():
     ((_, policy),) = members(told["RateLimit-Policy"])
     ((_, state),) = members(told["RateLimit"])
     assert policy["q"] == state["r"] == SF_INTEGER_MAX
+
+
+def test_a_month_resets_when_it_ends():
+    month = standing("month", remaining=0, reset_us=None)
+    left_us = 90 * US_PER_S + 1
+    assert openai_headers([month], left_us)["x-ratelimit-reset-requests"] == "1m31s"
+    assert ietf_headers([month], left_us)["RateLimit"].endswith(";t=91")

@@ -16,6 +16,9 @@ from taketurns.core.throttle import Backlogs
 HORIZON_US = 2_000_000
 """How long tickets may wait, as long as none has said it."""
 
+STEPS = 256
+"""Fading goes in steps of at least this part of a half-life: what is sent counts too long by it."""
+
 
 class Own:
     """What one tenant has queued in one tier, and what it sends.
@@ -77,16 +80,19 @@ class Demand:
         Another tenant's is brought up to date too, each in its turn, so that
         those who have gone quiet fade.
         """
-        own = self.own.get(tenant)
+        records = self.own
+        own = records.get(tenant)
         if own is None:
-            own = self.own[tenant] = Own(weight, now_us)
+            own = records[tenant] = Own(weight, now_us)
         self.offered += cost
         self._refresh(own, now_us, cost)
-        name, other = self.own.popitem(last=False)
+        if len(records) == 1:
+            return own
+        name, other = records.popitem(last=False)
         if now_us - other.as_of_us > self.horizon_us >> 4:
             self._refresh(other, now_us, 0)
         if other.soon or other is own:
-            self.own[name] = other
+            records[name] = other
         return own
 
     def queue(self, own: Own, priority: int, cost: int) -> None:
@@ -115,13 +121,14 @@ class Demand:
 
     def aim(self, target_us: int) -> None:
         """Let the horizon follow the target of one more ticket."""
-        self.horizon_us = max(1, self.horizon_us + (target_us - self.horizon_us) // 64)
+        horizon_us = self.horizon_us + (target_us - self.horizon_us) // 64
+        self.horizon_us = horizon_us if horizon_us > 0 else 1
 
     def _refresh(self, own: Own, now_us: int, cost: int) -> None:
         us = now_us - own.as_of_us
-        if us > 0:
+        half_us = 2 * self.horizon_us
+        if us > half_us // STEPS:
             own.as_of_us = now_us
-            half_us = 2 * self.horizon_us
             halvings, rest_us = divmod(us, half_us)
             offered = own.offered >> halvings
             # 2 ** -r is about 1 - r * (0.693 - 0.193 * r): exact to 1 % from r = 0 to 1,

@@ -16,7 +16,17 @@ from taketurns.core.demand import Demand, Own
 from taketurns.core.flow import Flow
 from taketurns.core.model import Tenant, Ticket
 from taketurns.core.slots import Slots
-from taketurns.core.throttle import ONE, RATE_ONE, Correction, Pace, Prediction, solve, within_cap
+from taketurns.core.throttle import (
+    AT_ONCE,
+    ONE,
+    RATE_ONE,
+    UNKNOWN,
+    Correction,
+    Pace,
+    Prediction,
+    solve,
+    within_cap,
+)
 from taketurns.core.tiers import TierState
 from taketurns.core.turn import level_before, would_be_new
 
@@ -47,6 +57,10 @@ SHARE_LEAST_PERCENT = 5
 """Of the pool's rate, what a tier is taken to get at least when better ones are busy."""
 
 
+_new = tuple.__new__
+"""Makes a named tuple in half the time that calling its class takes."""
+
+
 class _Tier:
     """One tier: the scheduler's own state of it, its demand, the corrections of two regimes."""
 
@@ -65,6 +79,10 @@ class _Tracked(NamedTuple):
     late_us: int
     rank: int
     correction: Correction
+
+
+_Fresh = tuple[Ticket, Demand, Own, _Tracked | None]
+"""A ticket that was queued just now: most start at once, and needn't be counted in and out."""
 
 
 class Forecast:
@@ -89,40 +107,52 @@ class Forecast:
         self._predicted: tuple[str, _Tracked | None] = ("", None)
         self._announced: tuple[str, int] = ("", 0)
         self._tracked: dict[str, _Tracked] = {}
+        self._fresh: _Fresh | None = None
 
     # Events
 
     def queued(self, rank: int, flow: Flow, ticket: Ticket) -> None:
         """A ticket was queued."""
+        if self._fresh is not None:
+            self._count_fresh(self._fresh)
         demand = self._tiers[rank].demand
         cost, tenant = ticket.cost, flow.tenant
         predicted, tracked = self._predicted
-        announced, left = self._announced
         offered = 0
-        if predicted == ticket.id:
-            if tracked is not None and len(self._tracked) < TRACKED_MAX:
-                self._tracked[ticket.id] = tracked
-        elif announced == tenant and left >= cost:
-            self._announced = (tenant, left - cost)
-        else:
-            offered = cost
+        if predicted != ticket.id:
+            tracked = None
+            announced, left = self._announced
+            if announced == tenant and left >= cost:
+                self._announced = (tenant, left - cost)
+            else:
+                offered = cost
         own = demand.own.get(tenant)
         if own is None or offered:
             own = demand.offer(tenant, flow.weight, offered, self._now_us)
-        demand.queue(own, ticket.priority, cost)
+        self._fresh = (ticket, demand, own, tracked)
 
     def started(self, rank: int, flow: Flow, ticket: Ticket) -> None:
         """A waiting ticket was granted a slot."""
+        fresh = self._fresh
+        if fresh is not None:
+            if fresh[0].id == ticket.id:
+                self._fresh = None
+                tracked = fresh[3]
+                if tracked is not None:
+                    # The regime is the one in which it was predicted: nothing came between.
+                    tracked.correction.learn(late=self._now_us > tracked.late_us)
+                return
+            self._count_fresh(fresh)
         demand = self._tiers[rank].demand
         demand.queue(demand.own[flow.tenant], ticket.priority, -ticket.cost)
-        if self._backlogged:
-            self._busy.served(ticket.cost, 1, 0)
         tracked = self._tracked.pop(ticket.id, None)
         if tracked is not None:
             self._learn(tracked, late=self._now_us > tracked.late_us)
 
     def withdrawn(self, rank: int, flow: Flow, ticket: Ticket, *, expired: bool) -> None:
         """A waiting ticket left the queue without a slot."""
+        if self._fresh is not None:
+            self._count_fresh(self._fresh)
         demand = self._tiers[rank].demand
         demand.queue(demand.own[flow.tenant], ticket.priority, -ticket.cost)
         tracked = self._tracked.pop(ticket.id, None)
@@ -131,6 +161,8 @@ class Forecast:
 
     def moved(self, rank: int, flow: Flow, ticket: Ticket, priority: int) -> None:
         """A waiting ticket got another priority."""
+        if self._fresh is not None:
+            self._count_fresh(self._fresh)
         demand = self._tiers[rank].demand
         own = demand.own[flow.tenant]
         demand.queue(own, priority, ticket.cost)
@@ -139,6 +171,8 @@ class Forecast:
 
     def weighed(self, tenant: Tenant) -> None:
         """A tenant got another weight, or the one that it had."""
+        if self._fresh is not None:
+            self._count_fresh(self._fresh)
         for tier in self._tiers:
             tier.demand.weigh(tenant.name, tenant.weight)
 
@@ -166,6 +200,8 @@ class Forecast:
 
     def advanced(self, decisions: Sequence[Expired | Granted], queued: int) -> None:
         """All that could start has started by these decisions; so many tickets wait still."""
+        if self._fresh is not None:
+            self._count_fresh(self._fresh)
         slots = self._slots
         if self._backlogged:
             for one in decisions:
@@ -173,6 +209,14 @@ class Forecast:
                     self._busy.served(0, 0, 1)
         self._held = slots.total - slots.free if slots.available else slots.total
         self._backlogged = queued > 0 and not slots.available and self._held > 0
+
+    def _count_fresh(self, fresh: _Fresh) -> None:
+        """Count a ticket in that didn't start at once."""
+        self._fresh = None
+        ticket, demand, own, tracked = fresh
+        demand.queue(own, ticket.priority, ticket.cost)
+        if tracked is not None and len(self._tracked) < TRACKED_MAX:
+            self._tracked[ticket.id] = tracked
 
     # Prediction
 
@@ -187,24 +231,26 @@ class Forecast:
         ahead: int,
     ) -> Prediction:
         """Predict the wait of a ticket that may be queued next; see :meth:`Scheduler.predict`."""
-        tier = self._tiers[state.rank]
+        if self._fresh is not None:
+            self._count_fresh(self._fresh)
         slots = self._slots
-        own = tier.demand.offer(tenant.name, tenant.weight, ticket.cost + ahead, now_us)
+        demand = self._tiers[state.rank].demand
+        own = demand.offer(tenant.name, tenant.weight, ticket.cost + ahead, now_us)
         pace = self._pace()
         correction = self._correction(state.rank, pace)
         tracked = None
         if target_us is None and ticket.deadline_us is not None:
             target_us = ticket.deadline_us - now_us
         if target_us is not None:
-            tier.demand.aim(target_us)
-            tracked = _Tracked(now_us + target_us, state.rank, correction)
+            demand.aim(target_us)
+            tracked = _new(_Tracked, (now_us + target_us, state.rank, correction))
         self._predicted = (ticket.id, tracked)
         self._announced = (tenant.name, ahead)
         capped = flow is not None and flow.capped
         if slots.available and not ahead and not capped and state.may_start(slots.total):
-            return Prediction(0)
+            return AT_ONCE
         if pace is None:
-            return Prediction(None)
+            return UNKNOWN
         before = ahead + own.before(ticket.priority)
         prediction = self._reckon(state, flow, own, before, pace, correction.factor)
         if tenant.cap is not None and (capped or before):

@@ -2,7 +2,7 @@
 """What operators limit: rules, which of them hold for a request, and what it takes of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -19,11 +19,8 @@ class Unit(StrEnum):
     INPUTS = "inputs"
 
 
-# Looking a member up in its enum takes longer than comparing it does.
-_REQUESTS = Unit.REQUESTS
-_TOKENS = Unit.TOKENS
-_OUTPUT_TOKENS = Unit.OUTPUT_TOKENS
-_INPUTS = Unit.INPUTS
+PLACES = {unit: place for place, unit in enumerate(Unit)}
+"""Where a unit's amount stands in :meth:`Amounts.by_unit`."""
 
 
 class Span(StrEnum):
@@ -47,15 +44,14 @@ class Amounts(NamedTuple):
     input_tokens: int = 0
     output_tokens: int = 0
 
+    def by_unit(self) -> tuple[int, int, int, int, int]:
+        """Return the amount in each unit, in the order of :data:`PLACES`."""
+        inputs, input_tokens, output_tokens = self
+        return (1, input_tokens + output_tokens, input_tokens, output_tokens, inputs)
+
     def of(self, unit: Unit) -> int:
         """Return the amount in a limit's unit."""
-        if unit is _TOKENS:
-            return self.input_tokens + self.output_tokens
-        if unit is _REQUESTS:
-            return 1
-        if unit is _OUTPUT_TOKENS:
-            return self.output_tokens
-        return self.inputs if unit is _INPUTS else self.input_tokens
+        return self.by_unit()[PLACES[unit]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +70,7 @@ class LimitRule:
         endpoint: Only this endpoint; "" for all.
         total: All tenants together, instead of each its own.
         shadow: Count and tell, but let pass.
+        place: Where its unit's amount stands in :meth:`Amounts.by_unit`.
     """
 
     name: str
@@ -87,8 +84,11 @@ class LimitRule:
     endpoint: str = ""
     total: bool = False
     shadow: bool = False
+    place: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        # Looking a member up by its enum takes longer than all else that is done with it.
+        object.__setattr__(self, "place", PLACES[self.unit])
         if self.max < 0:
             raise ValueError(f"limit {self.name}: max must be at least 0, got {self.max}")
         fits = self.period_us >= PARTS if self.span is Span.SLIDING else self.period_us == 0
@@ -155,6 +155,6 @@ def reserved(rule: LimitRule, amounts: Amounts) -> int:
     amount = amounts.of(unit)
     if amount <= rule.max:
         return amount
-    if unit is _TOKENS:
+    if unit is Unit.TOKENS:
         return max(amounts.input_tokens, rule.max, 1)
-    return max(rule.max, 1) if unit is _OUTPUT_TOKENS else amount
+    return max(rule.max, 1) if unit is Unit.OUTPUT_TOKENS else amount

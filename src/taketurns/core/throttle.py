@@ -72,12 +72,12 @@ class Backlogs:
         self.cost += after - before
         width = self._unit * weight
         old, new = before // width, after // width
+        costs = self._costs
         # Most backlogs are a few units only: a bucket for each.
         if old >= _EXACT:
             old = _index(old)
         if new >= _EXACT:
             new = _index(new)
-        costs = self._costs
         if old == new and before and after:
             costs[old] += after - before
             return
@@ -224,6 +224,13 @@ class Prediction(NamedTuple):
         return self.rate * 1_000_000 // RATE_ONE
 
 
+AT_ONCE = Prediction(0)
+"""It starts as soon as it's queued."""
+
+UNKNOWN = Prediction(None)
+"""Nothing is known of the pool yet."""
+
+
 def solve(work: int, others: int, soon: int, rate: int, horizon_us: int) -> tuple[int, int]:
     """Return how long it takes, and what others get until then.
 
@@ -286,10 +293,10 @@ def judge(prediction: Prediction, target_us: int) -> Late | None:
         target_us: Longest wait; 0 and less: only a ticket that starts at once is in time.
     """
     wait_us = prediction.wait_us
+    if not wait_us:
+        return None
     target_us = max(0, target_us)
     allowed_us = target_us * ONE // prediction.factor
-    if wait_us is None:
-        return None
     over_us = max(wait_us - allowed_us, prediction.alone_us - target_us * 5 // 4)
     if over_us <= 0:
         return None

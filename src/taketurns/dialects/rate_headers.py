@@ -6,80 +6,106 @@ IETF HTTPAPI working group, draft-ietf-httpapi-ratelimit-headers.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from taketurns.units import US_PER_MS, ceil_s_from_us
 
-CACHED_MAX = 1_024
-"""Most texts that are kept at hand: nearly every answer has the same ones."""
 
-
-class Standing(NamedTuple):
-    """How one limit stands for a tenant.
+class Limit(NamedTuple):
+    """One limit, as it's told.
 
     Attributes:
-        name: The limit's name: letters, digits, ``_``, ``.``, ``-``, brackets.
+        name: Letters, digits, ``_``, ``.``, ``-``, brackets.
         unit: ``requests``, ``tokens``, ``input_tokens``, ``output_tokens`` or ``inputs``.
-        limit: Its value.
-        remaining: What is left, at least 0.
+        max: Its value.
         window_us: Length of its window.
-        reset_us: How long until nothing counts any more.
+        reset_us: How long until what a request takes counts no more; None: till the month ends.
     """
 
     name: str
     unit: str
-    limit: int
-    remaining: int
+    max: int
     window_us: int
-    reset_us: int
+    reset_us: int | None
 
 
 SF_INTEGER_MAX = 999_999_999_999_999
 """Largest integer of structured fields (RFC 9651, section 3.3.1): larger limits are told as it."""
 
-OPENAI_UNITS = {"requests": "requests", "tokens": "tokens"}
+OPENAI_UNITS = ("requests", "tokens")
 """Units that OpenAI has headers for."""
 
 
-def openai_headers(standings: Sequence[Standing]) -> dict[str, str]:
-    """Return ``x-ratelimit-*``: of several limits of a unit the one that leaves least."""
-    headers: dict[str, str] = {}
-    for unit in OPENAI_UNITS:
-        of_unit = [item for item in standings if item.unit == unit]
-        if of_unit:
-            tight = min(of_unit, key=lambda item: item.remaining)
-            headers[f"x-ratelimit-limit-{unit}"] = str(tight.limit)
-            headers[f"x-ratelimit-remaining-{unit}"] = str(tight.remaining)
-            headers[f"x-ratelimit-reset-{unit}"] = duration(tight.reset_us)
-    return headers
+class RateHeaders:
+    """Tells how the same limits stand, answer after answer: what doesn't change is made once.
+
+    ``x-ratelimit-*`` tell, of several limits of a unit, of the one that leaves
+    least; ``RateLimit-Policy`` of all, and ``RateLimit`` of the tightest.
+
+    Args:
+        limits: In their order; none: no headers.
+    """
+
+    __slots__ = ("_limits", "_openai", "_policy", "_resets")
+
+    def __init__(self, limits: Sequence[Limit]) -> None:
+        self._limits = tuple((f'"{item.name}";r=', item.max) for item in limits)
+        self._resets = tuple(
+            None if item.reset_us is None else _reset_texts(item.reset_us) for item in limits
+        )
+        self._policy = ", ".join(map(_policy, limits))
+        self._openai = tuple(
+            (
+                f"x-ratelimit-limit-{unit}",
+                f"x-ratelimit-remaining-{unit}",
+                f"x-ratelimit-reset-{unit}",
+                {place: str(limits[place].max) for place in places},
+            )
+            for unit in OPENAI_UNITS
+            if (places := [place for place, item in enumerate(limits) if item.unit == unit])
+        )
+
+    def write(
+        self, headers: dict[str, str], remaining: Sequence[int], month_left_us: int = 0
+    ) -> None:
+        """Add the headers.
+
+        Args:
+            headers: To these.
+            remaining: What each limit leaves, at least 0, in their order.
+            month_left_us: How long until the month ends.
+        """
+        limits, resets = self._limits, self._resets
+        if not limits:
+            return
+        for limit_name, remaining_name, reset_name, texts in self._openai:
+            place = min(texts, key=remaining.__getitem__) if len(texts) > 1 else next(iter(texts))
+            headers[limit_name] = texts[place]
+            headers[remaining_name] = str(remaining[place])
+            headers[reset_name] = (resets[place] or _reset_texts(month_left_us))[0]
+        tight, (start, most) = 0, limits[0]
+        least = remaining[0]
+        for place in range(1, len(limits)):
+            left, (its_start, its_most) = remaining[place], limits[place]
+            # Shares of their limits compared without dividing, since a limit of 0 has none.
+            share, other = left * most, least * its_most
+            if share < other or (share == other and left < least):
+                tight, start, most, least = place, its_start, its_most, left
+        reset = (resets[tight] or _reset_texts(month_left_us))[1]
+        headers["RateLimit-Policy"] = self._policy
+        headers["RateLimit"] = f"{start}{min(least, SF_INTEGER_MAX)};t={reset}"
 
 
-def ietf_headers(standings: Sequence[Standing]) -> dict[str, str]:
-    """Return ``RateLimit-Policy`` of all limits and ``RateLimit`` of the tightest."""
-    if not standings:
-        return {}
-    policies = [_policy(item.name, item.limit, item.window_us, item.unit) for item in standings]
-    tight = standings[0]
-    for item in standings[1:]:
-        # Shares of their limits compared without dividing: r1/q1 < r2/q2. A limit of 0 has none.
-        share, least = item.remaining * tight.limit, tight.remaining * item.limit
-        if share < least or (share == least and item.remaining < tight.remaining):
-            tight = item
-    left = min(tight.remaining, SF_INTEGER_MAX)
-    return {
-        "RateLimit-Policy": ", ".join(policies),
-        "RateLimit": f'"{tight.name}";r={left};t={ceil_s_from_us(tight.reset_us)}',
-    }
+def _reset_texts(reset_us: int) -> tuple[str, str]:
+    """Return a time as OpenAI writes it, and in whole seconds; neither is too early."""
+    return duration(reset_us), str(ceil_s_from_us(reset_us))
 
 
-@lru_cache(CACHED_MAX)
-def _policy(name: str, limit: int, window_us: int, unit: str) -> str:
-    window_s = ceil_s_from_us(window_us)
-    return f'"{name}";q={min(limit, SF_INTEGER_MAX)};w={window_s};qu="{unit}"'
+def _policy(limit: Limit) -> str:
+    most, window_s = min(limit.max, SF_INTEGER_MAX), ceil_s_from_us(limit.window_us)
+    return f'"{limit.name}";q={most};w={window_s};qu="{limit.unit}"'
 
 
-@lru_cache(CACHED_MAX)
 def duration(microseconds: int) -> str:
     """Return a duration as OpenAI writes it: ``120ms``, ``7.5s``, ``2h3m0s``; rounded up."""
     milliseconds = -(-microseconds // US_PER_MS)

@@ -12,8 +12,8 @@ from datetime import datetime
 from taketurns.calendar_month import MonthClock
 from taketurns.config.limits import per_of, unit_of
 from taketurns.core.limit_rules import Amounts, LimitRule, Span, rules_for
-from taketurns.core.limits import Admitted, Denied, Ledger, Status
-from taketurns.dialects.rate_headers import Standing, ietf_headers, openai_headers
+from taketurns.core.limits import Admitted, Denied, Ledger, Plan, Status
+from taketurns.dialects.rate_headers import Limit, RateHeaders
 from taketurns.errors import RequestError, TaketurnsError
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.pools import Caller
@@ -78,6 +78,23 @@ class Admittance:
             self._quotas.settled(self._tenant, self.admitted.charges)
 
 
+class _Held:
+    """What is kept at hand for requests of one kind: limits and headers."""
+
+    __slots__ = ("counted", "headers", "plan", "tells_month")
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        told = [
+            (rule, counter)
+            for rule, counter in zip(plan.rules, plan.counters, strict=True)
+            if rule.span is not Span.PARALLEL and not rule.shadow
+        ]
+        self.counted = [(rule.max, counter) for rule, counter in told]
+        self.headers = RateHeaders([_as_told(rule) for rule, _ in told])
+        self.tells_month = any(rule.span is Span.MONTH for rule, _ in told)
+
+
 class Admission:
     """The limits of a gateway.
 
@@ -107,7 +124,7 @@ class Admission:
         self._calendar = month
         self._wall = wall
         self._on_refusal = on_refusal
-        self._held: dict[tuple[str, str, str, str], tuple[LimitRule, ...]] = {}
+        self._held: dict[tuple[str, str, str, str], _Held] = {}
         self._end_of = ""
         self._month_end_us = 0
         self._look_again_us = 0
@@ -141,15 +158,7 @@ class Admission:
 
     def rules(self, *, tenant: str, tier: str, endpoint: str, model: str) -> tuple[LimitRule, ...]:
         """Return the limits that hold for such a request."""
-        key = (tenant, tier, endpoint, model)
-        held = self._held.get(key)
-        if held is None:
-            if len(self._held) >= RULES_CACHED_MAX:
-                self._held.clear()
-            held = self._held[key] = rules_for(
-                self._rules, tenant=tenant, tier=tier, model=model, endpoint=endpoint
-            )
-        return held
+        return self._held_for(tenant, tier, endpoint, model).plan.rules
 
     async def let_in(
         self, exchange: Exchange, caller: Caller, model: str, amounts: Amounts
@@ -164,22 +173,21 @@ class Admission:
             RequestError: 400: it asks more than a limit allows at all.
         """
         tenant = caller.tenant
-        rules = self.rules(
-            tenant=tenant, tier=caller.tier, endpoint=exchange.record.endpoint, model=model
-        )
-        if not rules:
+        held = self._held_for(tenant, caller.tier, exchange.record.endpoint, model)
+        plan = held.plan
+        if not plan.rules:
             return
         now_us = self._clock.now_us()
-        month = self._quotas.month()
+        month = self._quotas.month() if plan.monthly else ""
         while True:
-            result = self._ledger.admit(rules, tenant, amounts, now_us=now_us, month=month)
+            result = plan.admit(amounts, now_us=now_us, month=month)
             if isinstance(result, Denied):
-                self._tell_standing(exchange, self.statuses(rules, tenant))
+                self._tell_standing(exchange, held, now_us, month)
                 raise self._refusal(result, tenant, amounts, now_us)
+            charges, shadowed = result
             admittance = Admittance(result, tenant, self._ledger, self._quotas)
             exchange.admittance = admittance
-            charges = result.charges
-            if self._quotas.covers(tenant, charges):
+            if not plan.monthly or self._quotas.covers(tenant, charges):
                 break
             covered = await self._quotas.cover(tenant, charges)
             if covered is Covered.NO:
@@ -188,11 +196,9 @@ class Admission:
                 break
             # Other gateways have used the month up meanwhile: look again.
             admittance.settle(None)
-        for status in result.shadowed:
+        for status in shadowed:
             self._on_refusal(status.rule.name, "shadow")
-        self._tell_standing(
-            exchange, [Status(item.rule, item.counter.used, 0) for item in result.charges]
-        )
+        self._tell_standing(exchange, held, now_us, month)
 
     def statuses(
         self, rules: Sequence[LimitRule], tenant: str, amounts: Amounts | None = None
@@ -208,14 +214,25 @@ class Admission:
 
     def month_left_us(self) -> int:
         """Return how long it is until the month ends, by a look at the calendar once a minute."""
-        month = self._quotas.month()
-        now_us = self._clock.now_us()
+        return self._month_left_us(self._quotas.month(), self._clock.now_us())
+
+    def _month_left_us(self, month: str, now_us: int) -> int:
         if month != self._end_of or now_us >= self._look_again_us:
             left_us = us_from_s((self._calendar.end - self._wall()).total_seconds())
             self._end_of = month
             self._month_end_us = now_us + left_us
             self._look_again_us = now_us + 60 * US_PER_S
         return max(0, self._month_end_us - now_us)
+
+    def _held_for(self, tenant: str, tier: str, endpoint: str, model: str) -> _Held:
+        key = (tenant, tier, endpoint, model)
+        held = self._held.get(key)
+        if held is None:
+            if len(self._held) >= RULES_CACHED_MAX:
+                self._held.clear()
+            rules = rules_for(self._rules, tenant=tenant, tier=tier, model=model, endpoint=endpoint)
+            held = self._held[key] = _Held(self._ledger.plan(rules, tenant))
+        return held
 
     def _refusal(
         self, denied: Denied, tenant: str, amounts: Amounts, now_us: int
@@ -246,26 +263,18 @@ class Admission:
         self._promised_us[key] = promised_us
         return LimitedError(status, asked, promised_us - now_us)
 
-    def _tell_standing(self, exchange: Exchange, statuses: Sequence[Status]) -> None:
-        standings = []
-        for status in statuses:
-            rule = status.rule
-            if rule.span is Span.PARALLEL or rule.shadow:
-                continue
-            month = rule.span is Span.MONTH
-            standings.append(
-                Standing(
-                    name=rule.name,
-                    unit=rule.unit.value,
-                    limit=rule.max,
-                    remaining=max(0, rule.max - status.used),
-                    window_us=MONTH_US if month else rule.period_us,
-                    # What a request just took counts for a whole window.
-                    reset_us=self.month_left_us() if month else rule.period_us,
-                )
-            )
-        exchange.reply_headers.update(openai_headers(standings))
-        exchange.reply_headers.update(ietf_headers(standings))
+    def _tell_standing(self, exchange: Exchange, held: _Held, now_us: int, month: str) -> None:
+        """Tell how limits stand whose counters are up to date."""
+        remaining = [max(0, most - counter.used) for most, counter in held.counted]
+        left_us = self._month_left_us(month, now_us) if held.tells_month else 0
+        held.headers.write(exchange.reply_headers, remaining, left_us)
+
+
+def _as_told(rule: LimitRule) -> Limit:
+    if rule.span is Span.MONTH:
+        return Limit(rule.name, rule.unit.value, rule.max, MONTH_US, None)
+    # What a request just took counts for a whole window.
+    return Limit(rule.name, rule.unit.value, rule.max, rule.period_us, rule.period_us)
 
 
 def limit_in_words(rule: LimitRule) -> str:

@@ -63,6 +63,8 @@ class Throttle:
         if caller.wait_us_max is not None:
             target_us = min(target_us, caller.wait_us_max)
         prediction = self._scheduler.predict(ticket, now_us, target_us=target_us, ahead=ahead)
+        if prediction.wait_us == 0:
+            return
         late = judge(prediction, target_us)
         if late is None:
             return
