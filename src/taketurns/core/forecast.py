@@ -15,13 +15,13 @@ from taketurns.core.decision import Expired, Granted
 from taketurns.core.demand import Demand, Own
 from taketurns.core.flow import Flow
 from taketurns.core.model import Tenant, Ticket
+from taketurns.core.regime import Correction, TierForecast, rate_of, regime
 from taketurns.core.slots import Slots
 from taketurns.core.throttle import (
     AT_ONCE,
     ONE,
     RATE_ONE,
     UNKNOWN,
-    Correction,
     Pace,
     Prediction,
     solve,
@@ -39,38 +39,11 @@ GRANTS_MIN = 16
 INFLOW_US = 8_000_000
 """After so long what was offered before counts half."""
 
-OVERLOAD_PERCENT = 150
-"""Where more is offered than so much of what the pool can serve, many must be refused.
-
-Below, what is late comes in spells that pass, and refusing helps nobody; the
-correction errs on the side of admitting, and one ticket in 13 may be late.
-Above, one in 39. Each of the two regimes has learned its own.
-"""
-
-QUEUED_PERCENT = 100
-"""The same holds where so much of what it serves in the time of a target waits already."""
-
 TRACKED_MAX = 1_024
 """Most waiting tickets from which is learned whether they start in time."""
 
-SHARE_LEAST_PERCENT = 5
-"""Of the pool's rate, what a tier is taken to get at least when better ones are busy."""
-
-
 _new = tuple.__new__
 """Makes a named tuple in half the time that calling its class takes."""
-
-
-class _Tier:
-    """One tier: the scheduler's own state of it, its demand, the corrections of two regimes."""
-
-    __slots__ = ("calm", "demand", "overload", "state")
-
-    def __init__(self, state: TierState) -> None:
-        self.state = state
-        self.demand = Demand(state.ring.quantum)
-        self.calm = Correction(Correction.LEAST, up=1_536, down=128)
-        self.overload = Correction(ONE * 3 // 2, up=3_072, down=80)
 
 
 class _Tracked(NamedTuple):
@@ -94,7 +67,7 @@ class Forecast:
     """
 
     def __init__(self, states: Sequence[TierState], slots: Slots) -> None:
-        self._tiers = [_Tier(state) for state in states]
+        self._tiers = [TierForecast(state) for state in states]
         self._slots = slots
         self._now_us = 0
         self._held = 0
@@ -113,8 +86,7 @@ class Forecast:
 
     def queued(self, rank: int, flow: Flow, ticket: Ticket) -> None:
         """A ticket was queued."""
-        if self._fresh is not None:
-            self._count_fresh(self._fresh)
+        self._count_fresh()
         demand = self._tiers[rank].demand
         cost, tenant = ticket.cost, flow.tenant
         predicted, tracked = self._predicted
@@ -133,6 +105,8 @@ class Forecast:
 
     def started(self, rank: int, flow: Flow, ticket: Ticket) -> None:
         """A waiting ticket was granted a slot."""
+        if self._backlogged:
+            self._busy.served(ticket.cost, 1, 0)
         fresh = self._fresh
         if fresh is not None:
             if fresh[0].id == ticket.id:
@@ -142,7 +116,7 @@ class Forecast:
                     # The regime is the one in which it was predicted: nothing came between.
                     tracked.correction.learn(late=self._now_us > tracked.late_us)
                 return
-            self._count_fresh(fresh)
+            self._count_fresh()
         demand = self._tiers[rank].demand
         demand.queue(demand.own[flow.tenant], ticket.priority, -ticket.cost)
         tracked = self._tracked.pop(ticket.id, None)
@@ -151,8 +125,7 @@ class Forecast:
 
     def withdrawn(self, rank: int, flow: Flow, ticket: Ticket, *, expired: bool) -> None:
         """A waiting ticket left the queue without a slot."""
-        if self._fresh is not None:
-            self._count_fresh(self._fresh)
+        self._count_fresh()
         demand = self._tiers[rank].demand
         demand.queue(demand.own[flow.tenant], ticket.priority, -ticket.cost)
         tracked = self._tracked.pop(ticket.id, None)
@@ -161,8 +134,7 @@ class Forecast:
 
     def moved(self, rank: int, flow: Flow, ticket: Ticket, priority: int) -> None:
         """A waiting ticket got another priority."""
-        if self._fresh is not None:
-            self._count_fresh(self._fresh)
+        self._count_fresh()
         demand = self._tiers[rank].demand
         own = demand.own[flow.tenant]
         demand.queue(own, priority, ticket.cost)
@@ -171,8 +143,7 @@ class Forecast:
 
     def weighed(self, tenant: Tenant) -> None:
         """A tenant got another weight, or the one that it had."""
-        if self._fresh is not None:
-            self._count_fresh(self._fresh)
+        self._count_fresh()
         for tier in self._tiers:
             tier.demand.weigh(tenant.name, tenant.weight)
 
@@ -200,8 +171,7 @@ class Forecast:
 
     def advanced(self, decisions: Sequence[Expired | Granted], queued: int) -> None:
         """All that could start has started by these decisions; so many tickets wait still."""
-        if self._fresh is not None:
-            self._count_fresh(self._fresh)
+        self._count_fresh()
         slots = self._slots
         if self._backlogged:
             for one in decisions:
@@ -210,10 +180,12 @@ class Forecast:
         self._held = slots.total - slots.free if slots.available else slots.total
         self._backlogged = queued > 0 and not slots.available and self._held > 0
 
-    def _count_fresh(self, fresh: _Fresh) -> None:
-        """Count a ticket in that didn't start at once."""
+    def _count_fresh(self) -> None:
+        """Count the ticket in that was queued last, since it didn't start at once."""
+        if self._fresh is None:
+            return
+        ticket, demand, own, tracked = self._fresh
         self._fresh = None
-        ticket, demand, own, tracked = fresh
         demand.queue(own, ticket.priority, ticket.cost)
         if tracked is not None and len(self._tracked) < TRACKED_MAX:
             self._tracked[ticket.id] = tracked
@@ -231,8 +203,7 @@ class Forecast:
         ahead: int,
     ) -> Prediction:
         """Predict the wait of a ticket that may be queued next; see :meth:`Scheduler.predict`."""
-        if self._fresh is not None:
-            self._count_fresh(self._fresh)
+        self._count_fresh()
         slots = self._slots
         demand = self._tiers[state.rank].demand
         own = demand.offer(tenant.name, tenant.weight, ticket.cost + ahead, now_us)
@@ -306,36 +277,17 @@ class Forecast:
         return self._any if self._any.known(GRANTS_MIN) else None
 
     def _rate(self, rank: int, pace: Pace) -> int:
-        """Return the pool's rate for a tier: its slots, less what better tiers take of them."""
-        tier = self._tiers[rank].state.tier
-        total = self._slots.total
-        per_slot = pace.cost * RATE_ONE // pace.slot_us
-        whole = per_slot * total
-        rate = whole
-        if tier.slot_share_percent < 100:
-            rate = per_slot * max(1, tier.slot_share_percent * total // 100)
-        if rank:
-            better = sum(one.demand.offered for one in self._tiers[:rank])
-            left = whole - better * RATE_ONE // max(1, self._offered_us)
-            least = whole * max(SHARE_LEAST_PERCENT, tier.floor_percent) // 100
-            rate = min(rate, max(left, least))
-        return max(rate, 1)
+        """Return the pool's rate for a tier."""
+        tiers = self._tiers
+        return rate_of(tiers[rank], tiers[:rank], self._slots.total, pace, self._offered_us)
 
     def _correction(self, rank: int, pace: Pace | None) -> Correction:
-        """Return the correction in force: that of overload where far too much is offered."""
+        """Return the correction in force."""
         tier = self._tiers[rank]
         if pace is None:
             return tier.calm
-        offered = queued = 0
-        for one in self._tiers[: rank + 1]:
-            offered += one.demand.offered
-            queued += one.demand.backlogs.cost
-        # offered / offered_us > 1.5 * slots * cost / slot_us, without division.
         served = self._slots.total * pace.cost
-        if offered * 100 * pace.slot_us > served * self._offered_us * OVERLOAD_PERCENT:
-            return tier.overload
-        over = queued * 100 * pace.slot_us > served * tier.demand.horizon_us * QUEUED_PERCENT
-        return tier.overload if over else tier.calm
+        return regime(tier, self._tiers[: rank + 1], served, pace.slot_us, self._offered_us)
 
     def _learn(self, tracked: _Tracked, *, late: bool) -> None:
         """Let a correction learn from a ticket, unless the regime has changed since.

@@ -158,36 +158,6 @@ class Pace:
         return self.grants >= grants_min and self.cost > 0 and self.tickets > 0 and self.slot_us > 0
 
 
-class Correction:
-    """By what predictions are multiplied before they are held against a target.
-
-    Each admitted ticket that is late raises it, each that is in time lowers it a
-    little, so that it settles where the share of late ones is the one allowed.
-
-    Args:
-        factor: To begin with, in units of 1 / :data:`ONE`; it stays from
-            :attr:`LEAST` to :attr:`MOST`.
-        up: What a late ticket adds, in 1 / 65536 of the factor.
-        down: What one in time takes. The share allowed is about ``down / (up + down)``.
-    """
-
-    LEAST = ONE // 4
-    MOST = ONE * 5 // 2
-
-    __slots__ = ("_down", "_up", "factor")
-
-    def __init__(self, factor: int, up: int, down: int) -> None:
-        self.factor = factor
-        self._up = up
-        self._down = down
-
-    def learn(self, *, late: bool) -> None:
-        """Count an admitted ticket that was late or in time."""
-        step = self._up if late else -self._down
-        factor = self.factor + self.factor * step // 65_536
-        self.factor = min(max(factor, self.LEAST), self.MOST)
-
-
 class Prediction(NamedTuple):
     """The wait that a ticket would see, and how it comes about.
 

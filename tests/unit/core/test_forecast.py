@@ -5,8 +5,9 @@ import pytest
 
 from taketurns.core.decision import Granted
 from taketurns.core.model import BatchRules, PoolRules, Tenant, Ticket, Tier
+from taketurns.core.regime import Correction
 from taketurns.core.scheduler import Scheduler
-from taketurns.core.throttle import ONE, Correction, Prediction, Why, judge
+from taketurns.core.throttle import ONE, Prediction, Why, judge
 
 SECOND = 1_000_000
 ONE_TIER = (Tier("only"),)
@@ -184,6 +185,18 @@ def test_what_goes_before_starts_with_it_where_slots_are_free(pool):
     prediction = pool.predict(ahead=800)
     assert prediction.wait_us == pytest.approx(100_000, rel=0.01)
     assert prediction.newcomer_us == 0
+
+
+def test_the_pace_is_that_of_the_time_in_which_tickets_waited(pool):
+    pool.queue("a", times=40)
+    pool.run(3 * SECOND)
+    forecast = pool.scheduler._forecast
+    assert forecast._pace() is forecast._busy
+
+
+def test_without_slots_nothing_is_predicted(pool):
+    pool.resize(0)
+    assert pool.predict().wait_us is None
 
 
 def test_better_tiers_go_first_and_take_their_part_of_the_rate():

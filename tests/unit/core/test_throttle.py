@@ -7,7 +7,6 @@ from taketurns.core.throttle import (
     ONE,
     RATE_ONE,
     Backlogs,
-    Correction,
     Late,
     Pace,
     Prediction,
@@ -94,22 +93,6 @@ def test_what_took_no_time_is_taken_back_and_never_more_than_there_is():
     pace.take_back(90, 3)
     pace.take_back(90, 3)
     assert (pace.cost, pace.tickets, pace.grants) == (0, 0, 0)
-
-
-def test_a_correction_settles_where_the_share_of_late_ones_is_the_one_allowed():
-    correction = Correction(ONE, up=3_072, down=96)
-    start = correction.factor
-    for number in range(33 * 20):
-        correction.learn(late=number % 33 == 0)
-    assert correction.factor == pytest.approx(start, rel=0.1)
-
-
-@pytest.mark.parametrize(("late", "end"), [(True, Correction.MOST), (False, Correction.LEAST)])
-def test_a_correction_has_bounds(late, end):
-    correction = Correction(ONE, up=3_072, down=96)
-    for _ in range(2_000):
-        correction.learn(late=late)
-    assert correction.factor == end
 
 
 def test_within_the_horizon_what_is_expected_goes_before_as_far_as_it_has_come():
