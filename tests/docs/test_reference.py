@@ -173,6 +173,12 @@ def test_every_route_is_on_the_page():
 # Generated parts
 
 
+def test_tables_of_simulated_results_are_what_was_recorded():
+    for path, text in runpy.run_path(str(DOCS / "simulations.py"))["pages"]().items():
+        current = path.read_text("utf-8")
+        assert current == text, f"{path.name} is out of date: python docs/simulations.py"
+
+
 def test_generated_pages_are_current():
     for path, text in GENERATE["pages"]().items():
         current = path.read_text("utf-8")

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from taketurns.cli import admin, demo, explain, output, serve
+from taketurns.cli import admin, demo, explain, output, serve, simulate
 from taketurns.errors import TaketurnsError
 
 app = typer.Typer(
@@ -52,6 +52,7 @@ app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("validate")(admin.validate)
 app.command("explain")(explain.explain)
+app.command("simulate")(simulate.simulate)
 app.command("schema")(admin.schema)
 app.add_typer(admin.keys, name="keys")
 app.add_typer(admin.models, name="models")

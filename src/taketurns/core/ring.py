@@ -131,6 +131,13 @@ class Ring:
         self.turns.append(flow)
         return flow
 
+    def peek(self) -> Flow | None:
+        """Return the flow whose turn goes on or begins next, and begin nothing. O(log n)."""
+        if self.turns:
+            return self.turns[0]
+        entry = self._next()
+        return None if entry is None else entry[3]
+
     def restore(self) -> None:
         """Let the flows that :meth:`begin` passed by stand where they stood."""
         for entry in self._aside:

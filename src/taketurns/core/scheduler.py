@@ -322,6 +322,17 @@ class Scheduler:
         """Tell whether a ticket is queued."""
         return ticket_id in self._waiting
 
+    def peek(self) -> Ticket | None:
+        """Return the ticket that one slot more would be given to now; None: there is none.
+
+        For a driver that must know whether it has room for just this one. It
+        may be another one after any other call.
+        """
+        state = self._tiers.choose(self._slots.total + 1)
+        flow = None if state is None else state.ring.peek()
+        entry = None if flow is None else flow.queue.head()
+        return None if entry is None else entry[3]
+
     def predict(
         self, ticket: Ticket, now_us: int, *, target_us: int | None = None, ahead: int = 0
     ) -> Prediction:

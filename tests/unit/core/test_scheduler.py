@@ -951,3 +951,31 @@ def test_only_a_watched_pool_predicts_and_only_for_its_tiers():
         asked(Pool(), "acme")
     with pytest.raises(ValueError, match="no tier 'nope'"):
         Pool(WATCHED).scheduler.predict(Ticket("a", "acme", "nope"), 0)
+
+
+# Looking ahead
+
+
+def test_what_is_peeked_at_is_what_one_slot_more_would_start():
+    pool = Pool()
+    assert pool.scheduler.peek() is None
+    for tenant in ("acme", "globex"):
+        for number in range(3):
+            pool.add(f"{tenant}{number}", tenant, cost=5)
+    order = []
+    for slots in range(1, 7):
+        order.append(pool.scheduler.peek().id)
+        assert pool.scheduler.peek().id == order[-1]
+        pool.scheduler.set_engine("engine", slots)
+        assert pool.advance() == order[-1:]
+    assert pool.scheduler.peek() is None
+    assert order == ["acme0", "acme1", "globex0", "globex1", "acme2", "globex2"]
+
+
+def test_a_peek_passes_over_a_tier_that_holds_its_share_of_slots():
+    tiers = (Tier("production"), Tier("trial", slot_share_percent=50))
+    pool = Pool(tiers=tiers, slots=1)
+    pool.add("a", tier="trial")
+    pool.add("b", tier="trial")
+    assert pool.advance() == ["a"]
+    assert pool.scheduler.peek() is None

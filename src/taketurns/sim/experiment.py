@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a scenario: each scheduler over its seeds, and what came out, summed up."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from taketurns.sim.measures.collect import Collected
+from taketurns.sim.run import Run, Setting
+from taketurns.sim.scenario import Scenario
+from taketurns.units import us_from_s
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What one scheduler did, over all seeds.
+
+    Attributes:
+        scheduler: Its name in the scenario.
+        point: Values of what was swept, by path; empty without a sweep.
+        runs: Figures of each run, by name; one for each seed.
+        tenants: Figures of each tenant in the first run.
+    """
+
+    scheduler: str
+    point: Mapping[str, object]
+    runs: Sequence[Mapping[str, float]]
+    tenants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def median(self, figure: str) -> float:
+        """Return a figure's median over the runs."""
+        return statistics.median(run[figure] for run in self.runs)
+
+    def spread(self, figure: str) -> tuple[float, float]:
+        """Return a figure's least and greatest value over the runs."""
+        values = [run[figure] for run in self.runs]
+        return min(values), max(values)
+
+
+def run_once(scenario: Scenario, scheduler: str, seed: int) -> Collected:
+    """Run one scheduler once.
+
+    The seed alone decides what is drawn: all schedulers see the same requests
+    and the same engines.
+    """
+    observer = Collected(us_from_s(scenario.measured_s))
+    setting = Setting(
+        scenario.schedulers[scheduler],
+        scenario.engine(Random(f"engine {seed}")),
+        scenario.engines,
+        scenario.tenants,
+        str(seed),
+        None if scenario.end_s is None else us_from_s(scenario.end_s),
+    )
+    Run(setting, scenario.arrivals(str(seed)), observer).go()
+    return observer
+
+
+def run_all(
+    scenario: Scenario,
+    point: Mapping[str, object],
+    seeds: int,
+    done: Callable[[], None] = lambda: None,
+) -> list[Row]:
+    """Run every scheduler of a scenario over its seeds.
+
+    Args:
+        scenario: The scenario.
+        point: Where in a sweep this is.
+        seeds: How many runs of each.
+        done: Called after each run.
+    """
+    rows = []
+    for scheduler in scenario.schedulers:
+        runs = []
+        tenants: dict[str, dict[str, float]] = {}
+        for seed in range(seeds):
+            observed = run_once(scenario, scheduler, seed)
+            runs.append(observed.figures())
+            if seed == 0:
+                tenants = {
+                    name: measure.figures() for name, measure in sorted(observed.tenants.items())
+                }
+            done()
+        rows.append(Row(scheduler, point, runs, tenants))
+    return rows

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A request of the simulation: what it asks for, and when what happened to it."""
+
+
+class Request:
+    """One request.
+
+    Attributes:
+        id: Unique in the run.
+        tenant: Whose it is.
+        input_tokens: At least 1.
+        output_tokens: At least 1. Schedulers don't look at it, but for those that play the oracle.
+        arrived_us: When it arrives.
+        tier: The tenant's tier.
+        priority: 0 first, 999 last, among the tenant's own.
+        deadline_us: Expires when it waits until then; None: never.
+        admitted_us: When an engine began with it; -1: not yet.
+        first_us: When its first token was there; -1: not yet.
+        finished_us: When its last token was there; -1: not yet.
+        engine: Number of the engine that runs it.
+        start_step: Decoding steps that its engine had made when it was admitted.
+        expected: Output tokens that its scheduler expected.
+        standing: What stands charged for it, in the scheduler's cost unit.
+    """
+
+    __slots__ = (
+        "admitted_us",
+        "arrived_us",
+        "deadline_us",
+        "engine",
+        "expected",
+        "finished_us",
+        "first_us",
+        "id",
+        "input_tokens",
+        "output_tokens",
+        "priority",
+        "standing",
+        "start_step",
+        "tenant",
+        "tier",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        tenant: str,
+        input_tokens: int,
+        output_tokens: int,
+        arrived_us: int,
+        tier: str = "all",
+        priority: int = 500,
+        deadline_us: int | None = None,
+    ) -> None:
+        self.id = request_id
+        self.tenant = tenant
+        self.input_tokens = input_tokens
+        self.output_tokens = output_tokens
+        self.arrived_us = arrived_us
+        self.tier = tier
+        self.priority = priority
+        self.deadline_us = deadline_us
+        self.admitted_us = -1
+        self.first_us = -1
+        self.finished_us = -1
+        self.engine = -1
+        self.start_step = 0
+        self.expected = 0
+        self.standing = 0
+
+    def produced(self, step: int) -> int:
+        """Return how many tokens it has when its engine has made so many steps."""
+        return min(self.output_tokens, step - self.start_step + 1)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The schedulers by the names that scenario files use. A new one is one file and one line here."""
+
+from collections.abc import Callable
+
+from taketurns.core.cost import HORIZON_DEFAULT, CostModel, EmaCost, RequestsCost, TokensCost
+from taketurns.core.model import PoolRules, Tier
+from taketurns.sim.reading import Section
+from taketurns.sim.schedulers.base import SimScheduler, Surroundings
+from taketurns.sim.schedulers.counters import LeastCounter
+from taketurns.sim.schedulers.fcfs import FirstCome
+from taketurns.sim.schedulers.predictors import LastFive, Learned, Nothing, Oracle, Predictor
+from taketurns.sim.schedulers.round_robin import RoundRobin
+from taketurns.sim.schedulers.rpm import PerMinute
+from taketurns.sim.schedulers.weighted_turns import WeightedTurns
+
+Factory = Callable[[Surroundings], SimScheduler]
+
+
+def _fcfs(_section: Section) -> Factory:
+    return lambda _around: FirstCome()
+
+
+def _rpm(section: Section) -> Factory:
+    limit = section.whole("limit", least=1)
+    return lambda _around: PerMinute(limit)
+
+
+def _weighted_turns(_section: Section) -> Factory:
+    return lambda around: WeightedTurns(around.tenants)
+
+
+def _lcf(_section: Section) -> Factory:
+    cost = EmaCost(horizon=0)
+    return lambda around: LeastCounter(cost, Nothing(), around.tenants, lift=False)
+
+
+def _vtc(section: Section) -> Factory:
+    predict = section.text("predict", "nothing", ("nothing", "last-five", "oracle"))
+    error = section.number("error", 0.0, 0, 1)
+    cost = EmaCost(horizon=0 if predict == "nothing" else None)
+
+    def make(around: Surroundings) -> SimScheduler:
+        predictor: Predictor = Nothing()
+        if predict == "last-five":
+            predictor = LastFive()
+        elif predict == "oracle":
+            predictor = Oracle(error, around.random)
+        return LeastCounter(cost, predictor, around.tenants, lift=True)
+
+    return make
+
+
+def _cost(section: Section) -> CostModel:
+    kind = section.text("cost", "ema", ("requests", "tokens", "ema"))
+    if kind == "requests":
+        return RequestsCost()
+    weights = section.whole("input_weight", 1, 1), section.whole("output_weight", 2, 1)
+    if kind == "tokens":
+        return TokensCost(*weights)
+    return EmaCost(*weights, section.whole_or_none("horizon", HORIZON_DEFAULT, "all"))
+
+
+def read_tiers(section: Section) -> tuple[Tier, ...]:
+    """Read tiers, best first: a mapping of names to floor and slot share in per cent."""
+    tiers = []
+    for name, tier in section.sections("tiers").items():
+        floor, share = tier.whole("floor", 0, 0, 50), tier.whole("slot_share", 100, 1, 100)
+        tiers.append(Tier(name, floor, share))
+        tier.done()
+    return tuple(tiers) or (Tier("all"),)
+
+
+def _shared_queue(section: Section) -> Factory:
+    return _round_robin(section, shared_queue=True)
+
+
+def _round_robin(section: Section, *, shared_queue: bool = False) -> Factory:
+    rules = PoolRules(
+        quantum=section.whole("quantum", 500, 1),
+        min_charge=section.whole_or_none("min_charge", None, "default"),
+        debt_rounds=section.whole("debt_rounds", 64, 1),
+        tenant_queue_max=section.whole("tenant_queue_max", 10_000_000, 1),
+        queue_max=section.whole("queue_max", 100_000_000, 1),
+        shared_queue=shared_queue,
+    )
+    tiers, cost = read_tiers(section), _cost(section)
+    slots = section.whole_or_none("slots", None, "fit", 1)
+    settle = section.whole("settle_cost", 1, 1)
+    default = section.whole("expect", 256, 1)
+    predict = section.text("predict", "learned", ("learned", "oracle"))
+    error = section.number("error", 0.0, 0, 1)
+
+    def make(around: Surroundings) -> SimScheduler:
+        predictor: Predictor = Learned(default)
+        if predict == "oracle":
+            predictor = Oracle(error, around.random)
+        return RoundRobin(rules, tiers, cost, predictor, around, slots=slots, settle_cost=settle)
+
+    return make
+
+
+KINDS: dict[str, Callable[[Section], Factory]] = {
+    "fcfs": _fcfs,
+    "rpm": _rpm,
+    "weighted-turns": _weighted_turns,
+    "lcf": _lcf,
+    "vtc": _vtc,
+    "shared-queue": _shared_queue,
+    "round-robin": _round_robin,
+}
+
+
+def read_scheduler(section: Section) -> Factory:
+    """Read a scheduler of a scenario file.
+
+    Raises:
+        ConfigError: A value is missing, unknown or out of range.
+    """
+    factory = KINDS[section.text("kind", options=tuple(KINDS))](section)
+    section.done()
+    return factory

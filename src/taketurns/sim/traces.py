@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traces: requests that were recorded somewhere, read line by line.
+
+A trace without tenants is dealt to some by Zipf's law, from the run's seed.
+"""
+
+import csv
+import gzip
+import json
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from importlib.resources import files
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import IO, NamedTuple
+
+from taketurns.errors import ConfigError, ConfigFault
+from taketurns.sim.reading import Section
+from taketurns.sim.request import Request
+from taketurns.units import us_from_s
+
+DATA = files("taketurns.sim") / "data"
+"""Where the traces lie that come with the package."""
+
+
+class Recorded(NamedTuple):
+    """One request of a trace. The tenant is "" where the trace has none."""
+
+    arrived_s: float
+    tenant: str
+    input_tokens: int
+    output_tokens: int
+
+
+def _vtc(lines: Iterable[str]) -> Iterator[Recorded]:
+    for row in csv.DictReader(lines):
+        yield Recorded(
+            float(row["arrival_s"]),
+            row["client"],
+            int(row["prompt_tokens"]),
+            int(row["output_tokens"]),
+        )
+
+
+def _azure(lines: Iterable[str]) -> Iterator[Recorded]:
+    first: datetime | None = None
+    for row in csv.DictReader(lines):
+        # Python reads microseconds; the trace has a digit more.
+        when = datetime.fromisoformat(row["TIMESTAMP"][:26])
+        first = first or when
+        yield Recorded(
+            (when - first).total_seconds(),
+            "",
+            int(row["ContextTokens"]),
+            int(row["GeneratedTokens"]),
+        )
+
+
+def _mooncake(lines: Iterable[str]) -> Iterator[Recorded]:
+    for line in lines:
+        row = json.loads(line)
+        yield Recorded(row["timestamp"] / 1e3, "", row["input_length"], row["output_length"])
+
+
+def _burst_gpt(lines: Iterable[str]) -> Iterator[Recorded]:
+    for row in csv.DictReader(lines):
+        yield Recorded(
+            float(row["Timestamp"]),
+            "",
+            int(row["Request tokens"]),
+            int(row["Response tokens"]),
+        )
+
+
+def _request_log(lines: Iterable[str]) -> Iterator[Recorded]:
+    """Read the gateway's own log; what was invalid or refused for its limits arrived too."""
+    first: datetime | None = None
+    for line in lines:
+        row = json.loads(line)
+        if not row.get("tenant") or row.get("outcome") == "invalid":
+            continue
+        when = datetime.fromisoformat(row["time"])
+        first = first or when
+        yield Recorded(
+            (when - first).total_seconds(),
+            row["tenant"],
+            row.get("input_tokens", 0),
+            row.get("output_tokens", 0),
+        )
+
+
+FORMATS: dict[str, Callable[[Iterable[str]], Iterator[Recorded]]] = {
+    "vtc": _vtc,
+    "azure-2023": _azure,
+    "mooncake": _mooncake,
+    "burst-gpt": _burst_gpt,
+    "request-log": _request_log,
+}
+
+
+def read_trace(section: Section, folder: Path) -> Callable[[Random], Iterator[Request]]:
+    """Read which trace a scenario plays, and how.
+
+    Returns:
+        Makes the requests, in the order of their arrival, from a generator that deals tenants.
+
+    Raises:
+        ConfigError: A value is missing, unknown or out of range.
+    """
+    file = section.text("file")
+    kind = section.text("format", options=tuple(FORMATS))
+    speed = section.number("speed", 1.0, 1e-6)
+    limit = section.whole("tokens_most", 1_000_000, 1)
+    dealt = section.section("assign")
+    tenants, exponent = dealt.whole("tenants", 10, 1), dealt.number("exponent", 1.0, 0, 10)
+    dealt.done()
+    section.done()
+    shares = list(accumulate((rank + 1) ** -exponent for rank in range(tenants)))
+
+    def requests(random: Random) -> Iterator[Request]:
+        with open_text(file, folder) as lines:
+            number = 0
+            for number, recorded in enumerate(_checked(FORMATS[kind](lines), file)):
+                tenant = recorded.tenant
+                if not tenant:
+                    tenant = f"tenant-{bisect_left(shares, random.random() * shares[-1])}"
+                yield Request(
+                    str(number),
+                    tenant,
+                    min(limit, max(1, recorded.input_tokens)),
+                    min(limit, max(1, recorded.output_tokens)),
+                    us_from_s(recorded.arrived_s / speed),
+                )
+
+    return requests
+
+
+def open_text(file: str, folder: Path) -> IO[str]:
+    """Open a text file, packed by gzip or not: one of the package's, or a path.
+
+    Raises:
+        ConfigError: It can't be opened.
+    """
+    own = DATA / file
+    path = Path(str(own)) if own.is_file() else folder / file
+    try:
+        if path.suffix == ".gz":
+            return gzip.open(path, "rt", encoding="utf-8")
+        return path.open(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(
+            [ConfigFault("trace.file", f"can't be read: {error}")], source=file
+        ) from error
+
+
+def _checked(rows: Iterator[Recorded], file: str) -> Iterator[Recorded]:
+    """Yield rows in order; say where one can't be read."""
+    last = 0.0
+    number = 0
+    while True:
+        number += 1
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except (KeyError, ValueError, TypeError, OSError) as error:
+            raise ConfigError(
+                [ConfigFault(f"row {number}", f"is not of this format: {error!r}")], source=file
+            ) from error
+        # Logs are written as requests end: keep time from going back.
+        last = max(last, row.arrived_s)
+        yield row._replace(arrived_s=last)
