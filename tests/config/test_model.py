@@ -93,7 +93,7 @@ def test_defaults_are_those_that_the_reference_names(small):
         "requests",
         "round_robin",
     )
-    assert (chat.tenant_queue_max, chat.queue_max, chat.debt_rounds) == (10_000, 100_000, 64)
+    assert (chat.tenant_queue_max, chat.queue_max, chat.debt_rounds) == (10_000, 100_000, None)
     assert (chat.input_tokens_max, chat.inputs_max, chat.dimensions) == (512, 2048, False)
     assert (chat.tenants, chat.owned_by, chat.engines[0].slots) == (None, "taketurns", 8)
     assert (config.store, config.store_path) == ("memory", None)

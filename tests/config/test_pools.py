@@ -35,13 +35,15 @@ def test_tiers_stand_in_the_order_of_their_ranks(small):
         ({"endpoints": ["completions"], "cost": "tokens"}, 1, 512),
         ({"endpoints": ["chat"], "cost": "tokens"}, 5, 102),
         ({"endpoints": ["chat"], "cost": "tokens"}, 1000, 1),
-        ({"endpoints": ["embeddings"]}, 5, 512),
+        ({"endpoints": ["embeddings"]}, 1, 64),
+        ({"endpoints": ["embeddings"]}, 5, 12),
+        ({"endpoints": ["embeddings"]}, 1000, 1),
         ({"endpoints": ["embeddings"], "batch": {"tokens_max": 7}}, 1, 1),
-        ({"endpoints": ["embeddings"], "batch": {"tokens_max": 800}}, 1, 100),
+        ({"endpoints": ["embeddings"], "batch": {"tokens_max": 6400}}, 1, 100),
         ({"endpoints": ["embeddings"], "cost": "requests"}, 2, REQUEST_COST // 2),
     ],
 )
-def test_the_quantum_is_about_one_request_or_an_eighth_of_a_batch(small, model, weight, quantum):
+def test_the_quantum_is_about_one_request_or_a_64th_of_a_batch(small, model, weight, quantum):
     small["models"]["chat"] = {"engines": ENGINES, **model}
     small["tenants"]["acme"]["weight"] = weight
     small["tenants"]["globex"] = {"tier": "production"}
@@ -69,7 +71,11 @@ def test_rules_carry_what_the_file_says(small):
         quantum=1000, tenant_queue_max=5, queue_max=50, debt_rounds=9, shared_queue=True
     )
     assert made["emb"].rules == PoolRules(
-        quantum=10, min_charge=1, batch=BatchRules(80, 4, padded=True)
+        # Eight batches' worth of debt.
+        quantum=1,
+        min_charge=1,
+        debt_rounds=640,
+        batch=BatchRules(80, 4, padded=True),
     )
 
 

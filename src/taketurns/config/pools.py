@@ -19,8 +19,12 @@ from taketurns.units import us_from_s
 TOKENS_PER_ROUND = 512
 """Tokens a round, by default, of the tenant with the largest weight: about one answer."""
 
-BATCH_ROUNDS = 8
+BATCH_ROUNDS = 64
 """Rounds that one batch is made of, by default: so many tenants find room in it."""
+
+DEBT_ROUNDS = 64
+DEBT_BATCHES = 8
+"""How far a tenant can be set back, by default, in rounds and in batches: the larger of the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,12 @@ def _tenants(config: Config, model: ModelConfig) -> tuple[Tenant, ...]:
 
 
 def _rules(model: ModelConfig, tenants: Sequence[Tenant], *, throttled: bool) -> PoolRules:
+    quantum = model.quantum or _quantum_default(model, tenants)
     return PoolRules(
-        quantum=model.quantum or _quantum_default(model, tenants),
+        quantum=quantum,
         tenant_queue_max=model.tenant_queue_max,
         queue_max=model.queue_max,
-        debt_rounds=model.debt_rounds,
+        debt_rounds=model.debt_rounds or _debt_rounds_default(model, quantum),
         batch=_batch(model),
         # A text may be far smaller than a quantum: it costs its own tokens.
         min_charge=1 if model.kind == "embeddings" else None,
@@ -119,7 +124,7 @@ def _quantum_default(model: ModelConfig, tenants: Sequence[Tenant]) -> int:
     if model.cost_or_default == "requests":
         return max(1, REQUEST_COST // largest)
     if model.kind == "embeddings":
-        return max(1, model.batch.tokens_max // BATCH_ROUNDS)
+        return max(1, model.batch.tokens_max // BATCH_ROUNDS // largest)
     return max(1, TOKENS_PER_ROUND // largest)
 
 
@@ -133,6 +138,12 @@ def cost_model(section: ModelConfig) -> CostModel:
             return TokensCost(tokens.input, tokens.output)
         case "ema":
             return EmaCost(tokens.input, tokens.output, tokens.horizon)
+
+
+def _debt_rounds_default(model: ModelConfig, quantum: int) -> int:
+    if model.kind == "generation":
+        return DEBT_ROUNDS
+    return max(DEBT_ROUNDS, DEBT_BATCHES * model.batch.tokens_max // quantum)
 
 
 def _batch(model: ModelConfig) -> BatchRules | None:

@@ -119,9 +119,9 @@ class ModelConfig(Section):
     ``response_format``. Chat and completions only."""
 
     quantum: Annotated[Count, between(1, COUNT_MAX)] | None = None
-    """Cost units that a tenant of weight 1 gets per round. Default: about one request, or an
-    eighth of a batch. A request is 1,000 units where requests are counted; where tokens are, an
-    input token is 1 and an output token 2."""
+    """Cost units that a tenant of weight 1 gets per round. Default: for the tenant with the largest
+    weight about one request, or a 64th of a batch. A request is 1,000 units where requests are
+    counted; where tokens are, an input token is 1 and an output token 2."""
 
     scheduler: Literal["round_robin", "shared_queue"] = "round_robin"
     """``shared_queue`` puts all tenants in one queue, for comparison. Default round_robin."""
@@ -148,8 +148,9 @@ class ModelConfig(Section):
     """Whether requests that can't start within their wait target are refused; ``shadow`` only
     counts and reports them. Without a wait target it means nothing. Default enforce."""
 
-    debt_rounds: Annotated[Count, between(1, 1_000_000)] = 64
-    """Rounds that a tenant can be set back when requests cost more than foreseen. Default 64."""
+    debt_rounds: Annotated[Count, between(1, 1_000_000)] | None = None
+    """Rounds that a tenant can be set back when requests cost more than foreseen. Default 64, and
+    for embeddings at least as many as eight batches are made of."""
 
     batch: BatchConfig = BatchConfig()
     """How texts are put together. Embeddings only."""
