@@ -154,6 +154,15 @@ class Turns:
         """Take waiting tickets out, and return those that were waiting."""
         return self._dispatcher.cancel(ticket_ids)
 
+    def fail_waiting(self, error: Callable[[], TaketurnsError]) -> None:
+        """Take out everything that somebody waits for in :meth:`turn`, and let it fail.
+
+        Args:
+            error: Makes an error for each of them.
+        """
+        for ticket in self._dispatcher.cancel(list(self._waiters)):
+            self._waiters[ticket.id].set_exception(error())
+
     def settle(self, ticket_id: str, cost: int) -> None:
         """Let a running ticket's charge stand at ``cost``."""
         self._dispatcher.settle(ticket_id, cost)

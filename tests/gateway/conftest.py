@@ -31,11 +31,16 @@ TENANTS = {
     "globex": {"tier": "production"},
     "pico": {"tier": "trial"},
 }
+AT_ONCE = {"no_engine_wait": "0s", "slow_start": "0s"}
+"""Engines that are gone are told of at once, and those that are back get all their slots."""
+
 CHAT = {
+    "health": AT_ONCE,
     "endpoints": ["chat", "completions"],
     "engines": [{"url": "http://fake:1", "name": "gpu-0", "slots": 2}],
 }
 EMBED = {
+    "health": AT_ONCE,
     "endpoints": ["embeddings"],
     "engines": [{"url": "http://fake:2", "name": "cpu-0", "slots": 1}],
     "dimensions": True,

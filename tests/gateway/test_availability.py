@@ -1,8 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine that can't be reached draws no requests, and comes back by itself."""
 
-from taketurns.gateway.availability import PAUSE_US, PAUSE_US_MAX, Availability
+import contextlib
+
+import pytest
+
+from taketurns.config.served import ModelConfig
+from taketurns.errors import (
+    EngineBrokenError,
+    EngineError,
+    EngineRefusedError,
+    EngineTimeoutError,
+    EngineUnavailableError,
+)
+from taketurns.gateway.availability import Availability
+from taketurns.gateway.breaker import PAUSE_US, PAUSE_US_MAX
 from taketurns.ports.clock import VirtualClock
+from taketurns.testing.http_engine import Fault
+from taketurns.units import US_PER_S
 
 
 def two_engines(chat_model):
@@ -55,55 +70,276 @@ def test_a_request_that_finds_no_engine_is_refused_unexecuted(play, chat_model):
     play(scenario, backends=2, models=two_engines(chat_model))
 
 
-def pool():
-    clock, slots = VirtualClock(), {}
-    availability = Availability(slots.__setitem__, clock)
-    availability.set_slots("a", 4)
-    return clock, slots, availability
+def test_requests_wait_a_while_for_an_engine_that_is_away(play, chat_model):
+    async def scenario(site):
+        await site.backends[0].refuse()
+        waits = site.start(site.chat())
+        await site.until(lambda: site.scheduler("chat").queued == 1)
+        await site.backends[0].listen()
+        assert (await waits).status == 200
+
+    engines = [{"url": "http://backend-0", "slots": 2}]
+    models = {"chat": chat_model(engines=engines, health={"no_engine_wait": "60s"})}
+    play(scenario, backends=1, models=models)
+
+
+def test_who_waits_is_told_once_no_engine_came_back_in_time(play, chat_model, embed_model):
+    async def scenario(site):
+        await site.backends[0].refuse()
+        asked = [site.start(site.chat()) for _ in range(9)]
+        asked += [site.start(site.embed([f"text {n}"])) for n in range(9)]
+        replies = [await task for task in asked]
+        assert {(reply.status, reply.error["code"]) for reply in replies} == {(503, "no_capacity")}
+        assert {reply.headers["x-request-executed"] for reply in replies} == {"no"}
+
+    engines = [{"url": "http://backend-0", "slots": 2}]
+    health = {"no_engine_wait": "100ms"}
+    models = {
+        "chat": chat_model(engines=engines, health=health),
+        "embed": embed_model(engines=engines, health=health),
+    }
+    play(scenario, backends=1, models=models)
+
+
+def test_an_engine_that_fails_request_after_request_is_left_alone(play, chat_model):
+    async def scenario(site):
+        site.backends[0].faults.update(dict.fromkeys(range(1, 1000), Fault(status=500)))
+        statuses = [(await site.chat()).status for _ in range(60)]
+        failed = statuses.count(502)
+        assert statuses.count(200) == 60 - failed
+        assert failed == len(site.backends[0].requests) < 20
+        states = {state.name: state.state for state in site.pool("chat").availability.states()}
+        assert states["bad"] in {"broken", "trying"}
+        assert states["good"] == "up"
+
+    engines = [
+        {"url": f"http://backend-{number}", "slots": 1, "name": name}
+        for number, name in enumerate(["bad", "good"])
+    ]
+    models = {"chat": chat_model(engines=engines, health={"broken_after": 3})}
+    play(scenario, backends=2, models=models)
+
+
+def test_blaming_the_request_never_counts_against_the_engine(play, chat_model):
+    async def scenario(site):
+        site.backends[0].faults.update(dict.fromkeys(range(1, 31), Fault(status=400)))
+        assert {(await site.chat()).status for _ in range(30)} == {400}
+        (state,) = site.pool("chat").availability.states()
+        assert state.state == "up"
+        assert (await site.chat()).status == 200
+
+    engines = [{"url": "http://backend-0", "slots": 1}]
+    models = {"chat": chat_model(engines=engines, health={"broken_after": 3})}
+    play(scenario, backends=1, models=models)
+
+
+class Pool:
+    """An availability in virtual time, over a scheduler that only notes what it's told."""
+
+    def __init__(self, engines, **health):
+        self.clock = VirtualClock()
+        self.slots = {}
+        self.lost = []
+        self.availability = Availability(
+            self.slots.__setitem__,
+            self.clock,
+            self.model(engines, **health),
+            lambda: self.lost.append(self.clock.now_us()),
+        )
+        self.availability.configure(self.model(engines, **health))
+
+    @staticmethod
+    def model(engines, **health):
+        parts = [{"url": f"http://h:{n}", "name": name, **more} for n, (name, more) in engines]
+        return ModelConfig(endpoints=["chat"], engines=parts, health=health)
+
+    def call(self, name, error=None):
+        with contextlib.suppress(EngineError), self.availability.call(name, stream=False) as call:
+            if error is not None:
+                raise error
+            call.answered()
+
+    def state(self, name="a"):
+        return {state.name: state.state for state in self.availability.states()}[name]
+
+
+GONE = EngineUnavailableError("a", "gone")
+BROKEN = EngineBrokenError("a", "broken")
+
+
+def engines(**by_name):
+    return list(enumerate(by_name.items(), start=1))
 
 
 def test_an_engine_is_tried_with_one_slot_and_gets_all_once_it_has_answered():
-    clock, slots, availability = pool()
-    assert (slots, availability.any) == ({"a": 4}, True)
-    availability.unreachable("a")
-    availability.unreachable("a")
-    assert (slots, availability.any) == ({"a": 0}, False)
-    clock.run_until(PAUSE_US - 1)
-    assert slots == {"a": 0}
-    clock.run_until(PAUSE_US)
-    assert (slots, availability.any) == ({"a": 1}, True)
-    availability.reached("a")
-    assert slots == {"a": 4}
+    pool = Pool(engines(a={"slots": 4}), slow_start="0s", no_engine_wait="0s")
+    assert (pool.slots, pool.availability.any) == ({"a": 4}, True)
+    pool.call("a", GONE)
+    pool.call("a", GONE)
+    assert (pool.slots, pool.availability.any) == ({"a": 0}, False)
+    pool.clock.run_until(PAUSE_US - 1)
+    assert (pool.slots, pool.state()) == ({"a": 0}, "broken")
+    pool.clock.run_until(PAUSE_US)
+    assert (pool.slots, pool.availability.any, pool.state()) == ({"a": 1}, True, "trying")
+    pool.call("a")
+    assert (pool.slots, pool.state()) == ({"a": 4}, "up")
 
 
-def test_pauses_double_up_to_a_bound():
-    clock, slots, availability = pool()
-    pauses = []
-    for _ in range(10):
-        availability.unreachable("a")
-        begin = clock.now_us()
-        clock.run()
-        pauses.append(clock.now_us() - begin)
-        assert slots == {"a": 1}
+def test_pauses_double_up_to_a_bound_and_begin_anew_after_a_success():
+    pool = Pool(engines(a={"slots": 4}), slow_start="0s")
+
+    def pause():
+        pool.call("a", GONE)
+        begin_us = pool.clock.now_us()
+        while pool.state() == "broken":
+            pool.clock.run_until(pool.clock.now_us() + 1_000)
+        return pool.clock.now_us() - begin_us
+
+    pauses = [pause() for _ in range(10)]
     assert pauses[:3] == [PAUSE_US, 2 * PAUSE_US, 4 * PAUSE_US]
     assert pauses[-1] == PAUSE_US_MAX
+    pool.call("a")
+    pool.call("a")
+    assert pause() == PAUSE_US
+
+
+def test_failures_count_in_a_row():
+    pool = Pool(engines(a={"slots": 4}), broken_after=3)
+    for error in (BROKEN, BROKEN, None, BROKEN, BROKEN):
+        pool.call("a", error)
+    assert pool.state() == "up"
+    pool.call("a", EngineTimeoutError("a", "slow"))
+    assert pool.state() == "broken"
+
+
+def test_a_client_that_leaves_says_nothing_of_the_engine():
+    pool = Pool(engines(a={"slots": 4}), broken_after=1)
+    for error in (KeyboardInterrupt(), ValueError()):
+        with pytest.raises(type(error)), pool.availability.call("a", stream=True):
+            raise error
+    assert pool.state() == "up"
+    (state,) = pool.availability.states()
+    assert state.in_flight == 0
+
+
+def test_one_that_is_back_gets_its_slots_little_by_little():
+    pool = Pool(engines(a={"slots": 100}), slow_start="10s")
+    pool.call("a", GONE)
+    pool.clock.run_until(PAUSE_US)
+    pool.call("a")
+    seen = []
+    for _ in range(11):
+        seen.append(pool.slots["a"])
+        pool.clock.run_until(pool.clock.now_us() + US_PER_S)
+    assert seen == [1, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100]
+    assert pool.state() == "up"
+
+
+def test_checks_take_an_engine_out_and_bring_it_back_with_hysteresis():
+    pool = Pool(engines(a={"slots": 4}), unhealthy_after=3, healthy_after=2, slow_start="0s")
+    for well in (False, False, True, False, False):
+        pool.availability.checked("a", well=well)
+    assert pool.slots == {"a": 4}
+    pool.availability.checked("a", well=False)
+    assert (pool.slots, pool.state()) == ({"a": 0}, "unhealthy")
+    for well in (True, False, True):
+        pool.availability.checked("a", well=well)
+    assert pool.slots == {"a": 0}
+    pool.availability.checked("a", well=True)
+    assert (pool.slots, pool.state()) == ({"a": 4}, "up")
+
+
+def test_a_drained_engine_gets_nothing_until_it_is_used_again():
+    pool = Pool(engines(a={"slots": 4}, b={"slots": 2}), slow_start="0s")
+    assert pool.availability.drain("a", drained=True)
+    assert (pool.slots, pool.state()) == ({"a": 0, "b": 2}, "drained")
+    assert pool.availability.usable
+    assert pool.availability.drain("a", drained=False)
+    assert pool.slots == {"a": 4, "b": 2}
+    assert not pool.availability.drain("c", drained=True)
 
 
 def test_slots_that_change_meanwhile_hold_once_the_engine_is_back():
-    clock, slots, availability = pool()
-    availability.unreachable("a")
-    availability.set_slots("a", 9)
-    assert slots == {"a": 0}
-    availability.reached("a")
-    assert slots == {"a": 0}
-    clock.run()
-    availability.reached("a")
-    assert slots == {"a": 9}
+    pool = Pool(engines(a={"slots": 4}), slow_start="0s")
+    pool.call("a", GONE)
+    pool.availability.configure(pool.model(engines(a={"slots": 9}), slow_start="0s"))
+    assert pool.slots == {"a": 0}
+    pool.clock.run_until(PAUSE_US)
+    pool.call("a")
+    assert pool.slots == {"a": 9}
+    pool.availability.configure(pool.model(engines(a={"slots": 0})))
+    assert pool.slots == {"a": 0}
+    assert not pool.availability.usable
+
+
+def test_an_engine_that_is_left_out_gets_nothing_more():
+    pool = Pool(engines(a={"slots": 4}, b={"slots": 2}))
+    pool.availability.configure(pool.model(engines(b={"slots": 3})))
+    assert pool.slots == {"a": 0, "b": 3}
+
+
+def test_hope_is_lost_after_the_wait_and_again_with_each_try_that_fails():
+    pool = Pool(engines(a={"slots": 4}), no_engine_wait="1s", slow_start="0s")
+    pool.call("a", GONE)
+    pool.clock.run_until(PAUSE_US)
+    assert pool.availability.any
+    pool.call("a", GONE)
+    pool.clock.run_until(PAUSE_US * 3)
+    pool.call("a", GONE)
+    pool.clock.run_until(US_PER_S)
+    assert pool.lost == [US_PER_S]
+    assert not pool.availability.any
+    pool.clock.run_until(PAUSE_US * 7)
+    assert pool.availability.any
+    pool.call("a", GONE)
+    pool.clock.run_until(pool.clock.now_us())
+    assert pool.lost == [US_PER_S, PAUSE_US * 7]
+    pool.clock.run_until(PAUSE_US * 15)
+    pool.call("a")
+    pool.call("a", GONE)
+    assert pool.availability.any
+
+
+def test_one_that_refuses_though_nothing_runs_there_is_asked_again_in_a_moment():
+    pool = Pool(engines(a={"slots": 4}), no_engine_wait="0s")
+    pool.call("a", EngineRefusedError("a", 503, b""))
+    assert (pool.slots, pool.state(), pool.availability.any) == ({"a": 0}, "paused", True)
+    pool.clock.run_until(PAUSE_US)
+    assert (pool.slots, pool.state()) == ({"a": 1}, "up")
+    assert pool.lost == []
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_engine_that_says_it_is_full_gets_no_more_than_it_holds_and_recovers(status):
+    pool = Pool(engines(a={"slots": 8}))
+    with contextlib.ExitStack() as held:
+        for _ in range(5):
+            held.enter_context(pool.availability.call("a", stream=False))
+        pool.call("a", EngineRefusedError("a", status, b""))
+        assert (pool.slots, pool.state()) == ({"a": 5}, "up")
+        seen = []
+        for second in range(1, 5):
+            pool.clock.run_until(second * US_PER_S)
+            seen.append(pool.slots["a"])
+        assert seen == [6, 7, 8, 8]
+
+
+def test_found_slots_begin_anew_when_the_engine_is_back():
+    pool = Pool(engines(a={"slots": "auto", "slots_min": 2, "kind": "vllm"}))
+    assert pool.slots == {"a": 8}
+    pool.availability.gauged("a", 3)
+    for _ in range(3):
+        pool.availability.checked("a", well=False)
+    assert pool.slots == {"a": 0}
+    for _ in range(2):
+        pool.availability.checked("a", well=True)
+    assert pool.slots == {"a": 2}
 
 
 def test_a_closed_pool_tries_nothing():
-    clock, slots, availability = pool()
-    availability.unreachable("a")
-    availability.close()
-    clock.run()
-    assert slots == {"a": 0}
+    pool = Pool(engines(a={"slots": 4}), no_engine_wait="1s")
+    pool.call("a", GONE)
+    pool.availability.close()
+    pool.clock.run()
+    assert pool.slots == {"a": 0}
+    assert pool.lost == []

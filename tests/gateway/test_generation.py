@@ -705,8 +705,6 @@ def test_nothing_is_lost_or_executed_twice_whatever_the_engines_do(play, chat_mo
 
     limits = {"first_byte": "0.3s", "between_chunks": "0.3s"}
     two = [{"url": f"http://backend-{n}", "slots": 4} for n in (0, 1)]
-    models = {
-        "chat": chat_model(engines=two, engine_limits=limits),
-        "embed": embed_model(engines=two, engine_limits=limits, batch={"items_max": 5}),
-    }
+    more = {"engines": two, "engine_limits": limits, "health": {"broken_after": 1_000}}
+    models = {"chat": chat_model(**more), "embed": embed_model(**more, batch={"items_max": 5})}
     play(scenario, backends=2, models=models)

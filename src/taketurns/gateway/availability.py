@@ -1,106 +1,359 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes engines that can't be reached out of service for a while, and tries them again.
+"""Decides how many slots each engine of a pool has at present.
 
-An engine that refuses connections fails in no time and would always be the
-least loaded one: it would draw all requests to it. So it gets no slot for a
-while, longer each time; then a single one, to try it; then all of them again.
+Two things say so: how much of the engine can be used at all
+(:mod:`taketurns.gateway.breaker`), and how many requests it should run
+(:mod:`taketurns.core.auto_slots`). Both learn from the requests sent to it: each
+is made inside :meth:`Availability.call`.
 """
 
+import logging
 from collections.abc import Callable
-from typing import Literal
+from types import TracebackType
+from typing import NamedTuple, Self
 
+from taketurns.config.engines import AUTO, EngineConfig, UrlEngineConfig
+from taketurns.config.pools import engine_names
+from taketurns.config.served import ModelConfig
+from taketurns.core.auto_slots import SlotFinder
+from taketurns.errors import (
+    EngineBrokenError,
+    EngineRefusedError,
+    EngineTimeoutError,
+    EngineUnavailableError,
+)
+from taketurns.gateway.breaker import Breaker, HealthRules
 from taketurns.ports.clock import Clock, Timer
-from taketurns.units import US_PER_S
+from taketurns.units import us_from_s
 
-PAUSE_US = US_PER_S // 4
-PAUSE_US_MAX = 8 * US_PER_S
-
-AUTO_SLOTS = 8
+LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""Engines that a request is sent to, as long as none of them could be reached."""
+"""Engines that a request is sent to, as long as none of them began to work on it."""
+
+NO_ROOM = frozenset({429, 503})
+"""Statuses with which an engine says that it's full: it did nothing."""
+
+AUTO_START = 8
+"""Slots that ``auto`` begins with, within its bounds."""
+
+
+class EngineState(NamedTuple):
+    """How one engine fares, for people and metrics.
+
+    Attributes:
+        name: Unique in its pool.
+        state: A word of :mod:`taketurns.gateway.breaker`.
+        slots: At present.
+        limit: Slots by its setting, or those that ``auto`` has found.
+        auto: Its slots are found.
+        in_flight: Requests that run there.
+        waiting: Requests thought to wait inside it; None: unknown.
+    """
+
+    name: str
+    state: str
+    slots: int
+    limit: int
+    auto: bool
+    in_flight: int
+    waiting: int | None
 
 
 class _Engine:
-    """One engine: its slots as configured, and how it fares."""
+    """One engine.
 
-    def __init__(self) -> None:
+    Attributes:
+        slots: Given to the scheduler at present.
+        timer: Wakes it at ``due_us``, or None.
+    """
+
+    __slots__ = ("breaker", "due_us", "finder", "name", "slots", "timer")
+
+    def __init__(self, name: str, breaker: Breaker, finder: SlotFinder) -> None:
+        self.name = name
+        self.breaker = breaker
+        self.finder = finder
         self.slots = 0
-        self.failures = 0
         self.timer: Timer | None = None
-        self.pause: Timer | None = None
+        self.due_us = 0
 
 
 class Availability:
-    """Decides how many slots each engine of a pool has at present.
+    """The engines of one pool.
 
     Args:
         set_engine: Gives an engine of the pool so many slots.
-        clock: Calls back when an engine is to be tried again.
+        clock: Calls back when something changes with time.
+        model: What the operator wrote of the model.
+        on_hopeless: Called when no engine could be used for as long as requests wait for one.
     """
 
-    def __init__(self, set_engine: Callable[[str, int], None], clock: Clock) -> None:
+    def __init__(
+        self,
+        set_engine: Callable[[str, int], None],
+        clock: Clock,
+        model: ModelConfig,
+        on_hopeless: Callable[[], None] = lambda: None,
+    ) -> None:
         self._set_engine = set_engine
         self._clock = clock
+        self._on_hopeless = on_hopeless
         self._engines: dict[str, _Engine] = {}
+        self._wait_us = 0
+        self._down_since_us: int | None = None
+        self._hope: Timer | None = None
+        self._model = model
+        self._closed = False
 
-    def set_slots(self, name: str, slots: int | Literal["auto"]) -> None:
-        """Say how many slots an engine has while all is well."""
-        engine = self._engines.setdefault(name, _Engine())
-        if slots == "auto":
-            slots = AUTO_SLOTS
-        engine.slots = slots
-        if engine.failures == 0 and engine.pause is None:
-            self._set_engine(name, slots)
+    def configure(self, model: ModelConfig) -> None:
+        """Give the engines what the operator wrote; those that are left out get nothing more."""
+        self._model = model
+        self._wait_us = us_from_s(model.health.no_engine_wait)
+        parts = dict(zip(engine_names(model), model.engines, strict=True))
+        for name in self._engines.keys() - parts.keys():
+            self._engines[name].finder.bound(0, 0, grows=False)
+            self._apply(self._engines[name])
+        for name, part in parts.items():
+            self._configure(name, part)
+
+    def call(self, name: str, *, stream: bool) -> "EngineCall":
+        """Return a context in which one request is sent to an engine.
+
+        How the block ends says how the engine fares: an :class:`EngineError`
+        that leaves it is noted, and must leave it unchanged.
+
+        Args:
+            name: The engine.
+            stream: The answer comes piece by piece.
+        """
+        return EngineCall(self, self._engines[name], stream=stream)
 
     @property
     def any(self) -> bool:
-        """True unless every engine is out of service."""
-        return any(engine.timer is None for engine in self._engines.values())
+        """True unless no engine can be used, and couldn't for as long as requests wait for one."""
+        if self.usable or self._down_since_us is None:
+            return True
+        return self._clock.now_us() < self._down_since_us + self._wait_us
 
-    def unreachable(self, name: str) -> None:
-        """Take an engine out of service for a while; it could not be connected to."""
-        engine = self._engines[name]
-        if engine.timer is not None:
-            return
-        pause_us = min(PAUSE_US << engine.failures, PAUSE_US_MAX)
-        engine.failures += 1
-        self._set_engine(name, 0)
-        engine.timer = self._clock.call_at(
-            self._clock.now_us() + pause_us, lambda: self._try_again(name)
+    @property
+    def usable(self) -> bool:
+        """True where at least one engine is in service, or is tried."""
+        now_us = self._clock.now_us()
+        return any(e.finder.slots and e.breaker.usable(now_us) for e in self._engines.values())
+
+    def states(self) -> tuple[EngineState, ...]:
+        """Return how each engine fares."""
+        now_us = self._clock.now_us()
+        return tuple(
+            EngineState(
+                engine.name,
+                engine.breaker.state(now_us),
+                engine.slots,
+                engine.finder.slots,
+                engine.finder.grows,
+                engine.finder.load.in_flight,
+                engine.finder.queue,
+            )
+            for engine in self._engines.values()
         )
 
-    def full(self, name: str) -> None:
-        """Start nothing more on an engine for a moment: it refused a request for want of room."""
-        engine = self._engines[name]
-        if engine.timer is not None or engine.pause is not None:
-            return
-        self._set_engine(name, 0)
-        engine.pause = self._clock.call_at(
-            self._clock.now_us() + PAUSE_US, lambda: self._go_on(name)
-        )
+    def drain(self, name: str, *, drained: bool) -> bool:
+        """Start nothing more on an engine, or use it again; False where there is no such one."""
+        engine = self._engines.get(name)
+        if engine is None:
+            return False
+        engine.breaker.drained = drained
+        LOG.info("engine %s is %s", name, "drained" if drained else "used again")
+        self._apply(engine)
+        return True
 
-    def reached(self, name: str) -> None:
-        """Give an engine all its slots: it has answered."""
+    def checked(self, name: str, *, well: bool) -> None:
+        """Note the result of a health check."""
         engine = self._engines[name]
-        if engine.failures and engine.timer is None and engine.pause is None:
-            engine.failures = 0
-            self._set_engine(name, engine.slots)
+        now_us = self._clock.now_us()
+        if engine.breaker.checked(well, now_us):
+            engine.finder.restart(now_us)
+        self._apply(engine)
+
+    def gauged(self, name: str, waiting: int) -> None:
+        """Note how many requests wait inside an engine by its own account."""
+        self._engines[name].finder.load.gauge(waiting, self._clock.now_us())
 
     def close(self) -> None:
-        """Try nothing any more."""
+        """Change nothing any more."""
+        self._closed = True
         for engine in self._engines.values():
-            for timer in (engine.timer, engine.pause):
-                if timer is not None:
-                    timer.cancel()
+            if engine.timer is not None:
+                engine.timer.cancel()
+        if self._hope is not None:
+            self._hope.cancel()
 
-    def _go_on(self, name: str) -> None:
-        engine = self._engines[name]
-        engine.pause = None
-        if engine.timer is None and engine.failures == 0:
-            self._set_engine(name, engine.slots)
+    # What follows is for EngineCall.
 
-    def _try_again(self, name: str) -> None:
-        engine = self._engines[name]
+    def begun(self, engine: _Engine, *, stream: bool) -> int:
+        """Count a request that is sent, and return when."""
+        now_us = self._clock.now_us()
+        engine.finder.started(now_us, stream=stream)
+        if engine.timer is None:
+            self._arm(engine, now_us)
+        return now_us
+
+    def first_byte(self, engine: _Engine, begun_us: int) -> None:
+        """Note a stream's first byte."""
+        now_us = self._clock.now_us()
+        engine.finder.load.first_byte(now_us - begun_us, now_us)
+
+    def answered(self, engine: _Engine) -> None:
+        """Note that an engine answers."""
+        now_us = self._clock.now_us()
+        if engine.breaker.answered(now_us):
+            LOG.info("engine %s is back", engine.name)
+            engine.finder.restart(now_us)
+            self._apply(engine)
+
+    def ended(self, engine: _Engine, error: BaseException | None, *, pending: bool) -> None:
+        """Count a request that runs no longer, and note what that says of its engine."""
+        now_us = self._clock.now_us()
+        engine.finder.load.ended(now_us, pending=pending)
+        breaker = engine.breaker
+        if error is None:
+            if breaker.answered(now_us):
+                engine.finder.restart(now_us)
+            breaker.succeeded()
+        elif isinstance(error, EngineUnavailableError):
+            breaker.unreachable(now_us)
+        elif isinstance(error, EngineRefusedError):
+            if error.status in NO_ROOM:
+                engine.finder.refused(now_us)
+                if engine.finder.load.in_flight == 0:
+                    breaker.pause(now_us)
+            elif error.status >= 500:
+                breaker.failed(now_us)
+            else:
+                breaker.succeeded()
+        elif isinstance(error, EngineTimeoutError | EngineBrokenError):
+            breaker.failed(now_us)
+        else:
+            # The client went, or we stopped: nothing is learned.
+            return
+        self._apply(engine)
+
+    def _configure(self, name: str, part: EngineConfig) -> None:
+        section, slots = self._model.health, part.slots
+        rules = HealthRules(
+            broken_after=section.broken_after,
+            unhealthy_after=section.unhealthy_after,
+            healthy_after=section.healthy_after,
+            # One whose slots are found begins with few by itself.
+            slow_start_us=0 if slots == AUTO else us_from_s(section.slow_start),
+        )
+        if isinstance(slots, int):
+            auto, least, most = False, min(1, slots), slots
+        else:
+            assert isinstance(part, UrlEngineConfig), "an embedded engine's slots are set"
+            auto, least, most = True, part.slots_min, part.slots_max
+        engine = self._engines.get(name)
+        if engine is None:
+            finder = SlotFinder(least, most, start=AUTO_START if auto else most)
+            self._engines[name] = engine = _Engine(name, Breaker(rules), finder)
+        engine.breaker.rules = rules
+        usable_percent = 100 - self._model.headroom
+        engine.finder.bound(least, most, grows=auto, usable_percent=usable_percent)
+        self._apply(engine)
+
+    def _apply(self, engine: _Engine) -> None:
+        """Let the scheduler know of an engine's slots, and wake when they change by themselves."""
+        now_us = self._clock.now_us()
+        slots = engine.breaker.slots(engine.finder.slots, now_us)
+        if slots != engine.slots:
+            if slots == 0 or engine.slots == 0:
+                state = engine.breaker.state(now_us)
+                LOG.log(
+                    logging.WARNING if slots == 0 else logging.INFO,
+                    "engine %s is %s: %d slots",
+                    engine.name,
+                    state,
+                    slots,
+                )
+            engine.slots = slots
+            self._set_engine(engine.name, slots)
+            self._look(now_us)
+        self._arm(engine, now_us)
+
+    def _arm(self, engine: _Engine, now_us: int) -> None:
+        wakes = (engine.breaker.next_wake_us(now_us), engine.finder.next_wake_us())
+        due_us = min((wake for wake in wakes if wake is not None), default=None)
+        if due_us is None or self._closed:
+            return
+        if engine.timer is not None:
+            # To be woken too early does no harm.
+            if engine.due_us <= due_us:
+                return
+            engine.timer.cancel()
+        engine.due_us = due_us
+        engine.timer = self._clock.call_at(due_us, lambda: self._wake(engine))
+
+    def _wake(self, engine: _Engine) -> None:
         engine.timer = None
-        self._set_engine(name, min(1, engine.slots))
+        engine.finder.advance(self._clock.now_us())
+        self._apply(engine)
+
+    def _look(self, now_us: int) -> None:
+        """See whether any engine is left, and who waits must be told that none is."""
+        if self.usable:
+            if not any(e.breaker.state(now_us) == "trying" for e in self._engines.values()):
+                self._down_since_us = None
+            if self._hope is not None:
+                self._hope.cancel()
+                self._hope = None
+            return
+        if self._down_since_us is None:
+            self._down_since_us = now_us
+        if self._hope is None and not self._closed:
+            end_us = max(now_us, self._down_since_us + self._wait_us)
+            self._hope = self._clock.call_at(end_us, self._lose_hope)
+
+    def _lose_hope(self) -> None:
+        self._hope = None
+        self._on_hopeless()
+
+
+class EngineCall:
+    """One request that is sent to an engine: a context around it."""
+
+    __slots__ = ("_availability", "_begun_us", "_engine", "_pending", "_stream")
+
+    def __init__(self, availability: Availability, engine: _Engine, *, stream: bool) -> None:
+        self._availability = availability
+        self._engine = engine
+        self._stream = stream
+        self._pending = stream
+        self._begun_us = 0
+
+    def __enter__(self) -> Self:
+        self._begun_us = self._availability.begun(self._engine, stream=self._stream)
+        return self
+
+    def answered(self) -> None:
+        """Say that a head came which is no error."""
+        self._availability.answered(self._engine)
+
+    def streamed(self, tokens: int) -> None:
+        """Count what a stream brings, as soon as it comes."""
+        if self._pending:
+            self._pending = False
+            self._availability.first_byte(self._engine, self._begun_us)
+        self._engine.finder.load.produced(tokens)
+
+    def produced(self, tokens: int) -> None:
+        """Count what the engine has produced for an answer that came whole."""
+        self._engine.finder.load.produced(tokens)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._availability.ended(self._engine, error, pending=self._pending)

@@ -59,7 +59,9 @@ class BatchRunner:
         self.turns = Turns(
             facts.rules, facts.tiers, facts.tenants, clock=clock, on_decision=self._carry_out
         )
-        self.availability = Availability(self.turns.set_engine, clock)
+        self.availability = Availability(
+            self.turns.set_engine, clock, model.section, self._fail_waiting
+        )
         self.pace = Pace()
         self.items: dict[str, tuple[Work, int]] = {}
         self._counter = counter
@@ -73,8 +75,7 @@ class BatchRunner:
     def serve(self, tasks: asyncio.TaskGroup) -> None:
         """Begin: batches run as tasks of the group."""
         self._tasks = tasks
-        for engine, config in zip(self.engines, self.model.section.engines, strict=True):
-            self.availability.set_slots(engine, config.slots)
+        self.availability.configure(self.model.section)
 
     async def aclose(self) -> None:
         """Stop deciding, and stop the engines with whatever runs there."""
@@ -149,8 +150,10 @@ class BatchRunner:
             work, index = self.items[ticket.id]
             items.append(work.items[index])
         try:
-            results, tokens = await call_engine(engine, options, items)
-            self._check_lengths(engine, tickets, results)
+            with self.availability.call(engine.name, stream=False) as watch:
+                results, tokens = await call_engine(engine, options, items)
+                self._check_lengths(engine, tickets, results)
+                watch.produced(tokens or sum(ticket.size for ticket in tickets))
         except EngineError as error:
             return error
         except asyncio.CancelledError:
@@ -160,7 +163,6 @@ class BatchRunner:
             # This is the border of a task: a fault in an engine's code fails its batch only.
             LOG.exception("engine %s failed on a batch", engine.name)
             return EngineBrokenError(engine.name, "the engine failed")
-        self.availability.reached(engine.name)
         self._hand_out(tickets, results, tokens)
         return None
 
@@ -183,7 +185,6 @@ class BatchRunner:
         requests = list(self._by_work(tickets).values())
         if isinstance(error, EngineUnavailableError):
             LOG.warning("a batch of %d items: %s", len(tickets), error)
-            self.availability.unreachable(engine.name)
         if blames_caller(error):
             search = BadItems(
                 partial(self._send, engine), self._give_up, self._queue_alone, self._name_of
@@ -206,6 +207,13 @@ class BatchRunner:
                 self._queue_again(tickets)
                 return
         self._fail(tickets, error)
+
+    def _fail_waiting(self) -> None:
+        """Let all that waits fail: no engine can be used."""
+        for ticket in self.turns.cancel(list(self.items)):
+            work, _ = self.items.pop(ticket.id)
+            name = self.model.name
+            work.fail(EngineUnavailableError(name, "no engine of this model can be used"))
 
     def _queue_alone(self, tickets: Sequence[Ticket]) -> None:
         group = f"{tickets[0].group} alone {tickets[0].id}"

@@ -17,7 +17,7 @@ from taketurns.dialects.openai_generation import GenerationRequest, parse_chat, 
 from taketurns.dialects.openai_stream import OpenAiVoice, usage_of
 from taketurns.errors import EngineError, EngineRefusedError, EngineUnavailableError
 from taketurns.gateway.admission import Admission
-from taketurns.gateway.availability import ATTEMPTS, Availability
+from taketurns.gateway.availability import ATTEMPTS, NO_ROOM, Availability, EngineCall
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
 from taketurns.gateway.metering import STEPS_PER_QUANTUM, Estimates, Foreseen, Meter
 from taketurns.gateway.pools import Caller, Pace, ServedModel
@@ -36,9 +36,6 @@ from taketurns.ports.engine import GenerationAnswer, GenerationCall, GenerationE
 from taketurns.units import s_from_us
 
 LOG = logging.getLogger(__name__)
-
-NO_ROOM = frozenset({429, 503})
-"""Statuses with which an engine refuses a request for want of room, before it does any work."""
 
 PARSERS: dict[str, Callable[[bytes], GenerationRequest]] = {
     "chat": parse_chat,
@@ -97,7 +94,9 @@ class GenerationPool:
         self.engines = dict(engines)
         self.turns = Turns(facts.rules, facts.tiers, facts.tenants, clock=clock)
         self._throttle = Throttle(self.turns.scheduler, on_late)
-        self.availability = Availability(self.turns.set_engine, clock)
+        self.availability = Availability(
+            self.turns.set_engine, clock, model.section, lambda: self.turns.fail_waiting(self._none)
+        )
         self.pace = Pace()
         self._admission = admission
         self._estimates = Estimates()
@@ -110,8 +109,7 @@ class GenerationPool:
 
     def serve(self) -> None:
         """Begin: from here on turns are granted."""
-        for engine, config in zip(self.engines, self.model.section.engines, strict=True):
-            self.availability.set_slots(engine, config.slots)
+        self.availability.configure(self.model.section)
 
     async def aclose(self) -> None:
         """Stop deciding, and stop the engines with whatever runs there."""
@@ -160,7 +158,10 @@ class GenerationPool:
                 # The engine is full and did nothing.
                 if error.status not in NO_ROOM or attempt == ATTEMPTS:
                     raise
-        raise EngineUnavailableError(self.model.name, "no engine of this model can be reached")
+        raise self._none()
+
+    def _none(self) -> EngineUnavailableError:
+        return EngineUnavailableError(self.model.name, "no engine of this model can be used")
 
     async def _take_turn(self, job: _Job, *, first: bool) -> Answer | None:
         """Wait for a turn and use it.
@@ -204,7 +205,8 @@ class GenerationPool:
         )
         exchange.executed = True
         try:
-            return await self._relay(job, turn, call)
+            with self.availability.call(turn.engine, stream=request.stream) as seen:
+                return await self._relay(job, turn, call, seen)
         except EngineError as error:
             if exchange.sent_us is not None:
                 # The client was told in its stream.
@@ -214,21 +216,20 @@ class GenerationPool:
             exchange.executed = False
             if not error.executed:
                 turn.not_executed()
-            if isinstance(error, EngineUnavailableError):
-                self.availability.unreachable(turn.engine)
-            elif isinstance(error, EngineRefusedError) and error.status in NO_ROOM:
-                self.availability.full(turn.engine)
             raise
         except ClientGoneError:
             turn.ends_as(Outcome.CANCELLED)
             raise
 
-    async def _relay(self, job: _Job, turn: Turn, call: GenerationCall) -> Answer | None:
+    async def _relay(
+        self, job: _Job, turn: Turn, call: GenerationCall, seen: EngineCall
+    ) -> Answer | None:
         """Send a call, pass its answer on, and settle and learn what it took."""
-        meter = Meter(turn, job.exchange.record, self.model.cost, job.foreseen, self._stride)
+        record = job.exchange.record
+        meter = Meter(turn, record, self.model.cost, job.foreseen, self._stride, seen)
         begun_us = self._clock.now_us()
         try:
-            reply = await self._pass(job, call, self.engines[turn.engine], meter)
+            reply = await self._pass(job, call, self.engines[turn.engine], meter, seen)
         finally:
             took_us = self._clock.now_us() - begun_us
             if not call.stream:
@@ -240,7 +241,12 @@ class GenerationPool:
         return reply
 
     async def _pass(
-        self, job: _Job, call: GenerationCall, engine: GenerationEngine, meter: Meter
+        self,
+        job: _Job,
+        call: GenerationCall,
+        engine: GenerationEngine,
+        meter: Meter,
+        seen: EngineCall,
     ) -> Answer | None:
         watched = None if call.stream else WholeWatch(meter, self._estimates.produced)
         if watched is not None:
@@ -248,9 +254,9 @@ class GenerationPool:
         answer: GenerationAnswer | None = None
         try:
             answer = await engine.open(call)
-            self.availability.reached(engine.name)
             if answer.status >= 400:
                 raise EngineRefusedError(engine.name, answer.status, await refusal_of(answer))
+            seen.answered()
             # An engine may answer whole though it was asked for a stream.
             kind = answer.headers.get("content-type", JSON)
             if call.stream and not kind.startswith(JSON):
@@ -259,6 +265,8 @@ class GenerationPool:
                 return None
             said = await read_whole(engine.name, answer)
             meter.usage = usage_of(said)
+            if meter.usage is not None:
+                seen.produced(meter.usage.completion_tokens)
             return Answer(answer.status, job.voice.whole(said), content_type=kind)
         finally:
             if answer is not None:

@@ -14,6 +14,7 @@ from taketurns.core.lengths import OutputLengths
 from taketurns.core.rates import Rate
 from taketurns.dialects.openai_generation import GenerationRequest
 from taketurns.dialects.openai_stream import Usage, usage_in
+from taketurns.gateway.availability import EngineCall
 from taketurns.telemetry.records import RequestRecord
 from taketurns.wire.sse import payloads
 
@@ -89,6 +90,7 @@ class Meter:
         cost: What its tokens cost.
         foreseen: What it was expected to take.
         stride: Tokens from one look at the charge to the next, at least 1.
+        seen: The call of the engine, told what a stream brings.
 
     Attributes:
         produced: Output tokens so far.
@@ -100,6 +102,7 @@ class Meter:
         "_due",
         "_foreseen",
         "_record",
+        "_seen",
         "_stride",
         "_turn",
         "produced",
@@ -107,7 +110,13 @@ class Meter:
     )
 
     def __init__(
-        self, turn: Turn, record: RequestRecord, cost: CostModel, foreseen: Foreseen, stride: int
+        self,
+        turn: Turn,
+        record: RequestRecord,
+        cost: CostModel,
+        foreseen: Foreseen,
+        stride: int,
+        seen: EngineCall,
     ) -> None:
         self.produced = 0
         self.usage: Usage | None = None
@@ -116,15 +125,18 @@ class Meter:
         self._cost = cost
         self._foreseen = foreseen
         self._stride = stride
+        self._seen = seen
         rolls = cost.running(foreseen.input_tokens, 0, foreseen.output_tokens) is not None
         self._due = stride if rolls else NEVER
 
     def read(self, events: bytes) -> None:
         """Count whole events of a stream."""
         if events.startswith(b"data: {"):
-            self.produced += events.count(b"\n\n") or len(payloads(events))
+            tokens = events.count(b"\n\n") or len(payloads(events))
         else:
-            self.produced += len(payloads(events))
+            tokens = len(payloads(events))
+        self.produced += tokens
+        self._seen.streamed(tokens)
         self.usage = usage_in(events) or self.usage
         if self.produced >= self._due:
             self._top_up()

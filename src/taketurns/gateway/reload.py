@@ -27,6 +27,9 @@ CHANGEABLE = (
     ("models", "*", "wait_targets"),
     ("models", "*", "quantum"),
     ("models", "*", "engines", "*", "slots"),
+    ("models", "*", "engines", "*", "slots_min"),
+    ("models", "*", "engines", "*", "slots_max"),
+    ("models", "*", "health"),
 )
 """Paths that a reload may change, with all that is under them."""
 
@@ -83,8 +86,7 @@ def apply_reload(pools: Pools, admission: Admission, config: Config) -> None:
         pool.turns.set_quantum(wanted.rules.quantum)
         for tenant in wanted.tenants:
             pool.turns.set_tenant(tenant)
-        for engine, part in zip(facts.engine_names(section), section.engines, strict=True):
-            pool.availability.set_slots(engine, part.slots)
+        pool.availability.configure(section)
 
 
 def _differences(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[str, ...]]:
