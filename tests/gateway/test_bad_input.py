@@ -143,7 +143,7 @@ def test_a_model_asked_for_what_it_does_not_serve_is_400(play):
         (CHAT, b"\xff\xfe", None, "not valid JSON"),
         (CHAT, b"[]", None, "object"),
         (CHAT, b"null", None, "object"),
-        (CHAT, b'{"messages":[]}', "model", "missing"),
+        (CHAT, b'{"messages":[]}', "messages", "empty"),
         (CHAT, {"model": 7}, "model", "must be"),
         (CHAT, {"model": "chat"}, "messages", "missing"),
         (CHAT, {"model": "chat", "messages": []}, "messages", "empty"),
@@ -328,7 +328,7 @@ def test_a_wrong_method_is_405_and_names_the_right_one(play, method, path, allow
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/v1", "/v1/", "/v1/chat", CHAT + "/", "//v1/models", "/metrics", "/v1/models/"]
+    "path", ["/", "/v1", "/v1/", "/v3/chat", CHAT + "/", "//v1/models", "/metrics", "/v1/models/"]
 )
 def test_an_unknown_url_is_404(play, path):
     async def scenario(site):

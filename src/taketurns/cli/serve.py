@@ -23,18 +23,31 @@ CHAT_BODY = (
     '{"model": "smollm2", "stream": true, "max_tokens": 64, "messages": '
     '[{"role": "user", "content": "What is fair queuing?"}]}'
 )
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - where a container must listen
+SAGEMAKER_PORT = 8080
 QUICKSTART_TENANTS = ("acme", "initech")
 
 
 def serve(
     config_file: Annotated[
-        Path | None, typer.Argument(metavar="[CONFIG]", help="Configuration file, YAML.")
+        Path | None,
+        typer.Argument(
+            metavar="[CONFIG]", help="Configuration file, YAML.", envvar="TAKETURNS_CONFIG"
+        ),
     ] = None,
     *,
     quickstart: Annotated[
         bool,
         typer.Option(
             "--quickstart", help="Serve two small models to two tenants; no file is needed."
+        ),
+    ] = False,
+    sagemaker: Annotated[
+        bool,
+        typer.Option(
+            "--sagemaker",
+            help="Serve SageMaker's contract, on all interfaces and port 8080 unless told else.",
+            envvar="TAKETURNS_SAGEMAKER",
         ),
     ] = False,
     host: Annotated[str | None, typer.Option(help="Instead of server.host.")] = None,
@@ -47,8 +60,15 @@ def serve(
     """Serve the models of a configuration to its tenants, until SIGTERM or Ctrl-C."""
     if (config_file is None) != quickstart:
         raise typer.BadParameter("give either a CONFIG file or --quickstart")
-    given = {"host": host, "port": port, "admin_port": admin_port, "log": log}
+    given: dict[str, object | None] = {
+        "host": host,
+        "port": port,
+        "admin_port": admin_port,
+        "log": log,
+    }
     changes = {name: value for name, value in given.items() if value is not None}
+    if sagemaker:
+        changes = {"sagemaker": True, "host": EVERYWHERE, "port": SAGEMAKER_PORT, **changes}
     keys: dict[str, str] = {}
     reread: Callable[[], Config] | None = None
     if config_file is None:

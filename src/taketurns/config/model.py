@@ -94,6 +94,10 @@ class ServerConfig(Section):
     connections_max: Annotated[Count, between(1, 1_000_000)] = 10_000
     """Most connections of clients at once. Default 10k."""
 
+    sagemaker: Flag = False
+    """Serve SageMaker's ``/ping`` and ``/invocations`` too. Whoever reaches ``/invocations`` names
+    the tenant and needs no key: only the platform may. Default false."""
+
     log: Text = "-"
     """Where one JSON line a request goes: ``-`` (stdout), ``off`` or a file. Default ``-``."""
 

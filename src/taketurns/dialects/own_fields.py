@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from taketurns.core.model import PRIORITY_MAX
-from taketurns.dialects.openai import decode
+from taketurns.dialects.openai import decode, invalid
 
 WAIT_MS_MAX = 86_400_000
 """Longest wait that a client may ask for: a day."""
@@ -34,6 +34,18 @@ class OwnFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     deadline_ms: Annotated[int, msgspec.Meta(ge=1, le=WAIT_MS_MAX)] | None = None
     tenant: str | None = None
     dialect: str | None = None
+
+    def check_no_tenant(self) -> None:
+        """See that nobody chooses a tenant: who sends a request is told by its key.
+
+        Raises:
+            RequestError: 400.
+        """
+        if self.tenant is not None or self.dialect is not None:
+            field = "tenant" if self.tenant is not None else "dialect"
+            raise invalid(
+                f"taketurns.{field}", "is read behind a trusted platform only", "Leave it out."
+            )
 
 
 class Asked(msgspec.Struct):
@@ -73,6 +85,12 @@ def read_asked(body: bytes) -> tuple[Asked, bytes]:
 def field_names(body: bytes) -> Collection[str]:
     """Return the names of a body's fields; it was read before."""
     return msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """Return a body with a model's name; it was read before, and has none."""
+    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode({**fields, "model": model})
 
 
 def cohere_priority(body: bytes) -> int | None:

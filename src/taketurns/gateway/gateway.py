@@ -14,33 +14,30 @@ from taketurns.calendar_month import MonthClock
 from taketurns.config.model import Config
 from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
-from taketurns.core.model import PRIORITY_DEFAULT
 from taketurns.core.snapshot import PoolSnapshot
-from taketurns.dialects import cohere
-from taketurns.dialects.models import ListedModel, model_answer, models_answer
+from taketurns.dialects.models import model_answer, models_answer
 from taketurns.dialects.names import Dialect
-from taketurns.dialects.own_fields import cohere_priority, field_names, read_asked
+from taketurns.dialects.own_fields import field_names, read_asked, with_model
 from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.auth import KEY_TTL_US, Authenticator, active_tenants, key_stores
-from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.build import Pools, build_pools
+from taketurns.gateway.catalogue import listed, listed_model, pool_for
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
-from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.key_directory import KeyDirectory
-from taketurns.gateway.pools import Caller
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
-from taketurns.gateway.urgency import Urgency, urgency_of
+from taketurns.gateway.sagemaker import Invocation, read_invocation
+from taketurns.gateway.urgency import caller_of, urgency_of
 from taketurns.ports.clock import Clock
 from taketurns.stores import choose
 from taketurns.stores.sqlite_lock import SqliteLock
 from taketurns.system import wall_time, wall_time_s
 from taketurns.telemetry.metrics import Metrics
 from taketurns.telemetry.records import LogWriter
-from taketurns.units import US_PER_MS, US_PER_S, s_from_us
+from taketurns.units import US_PER_S, s_from_us
 from taketurns.version import VERSION
 
 LOG = logging.getLogger(__name__)
@@ -102,6 +99,11 @@ class Gateway:
             "/livez": {"GET": self.answer_live, "HEAD": self.answer_live},
             "/readyz": {"GET": self.answer_ready, "HEAD": self.answer_ready},
         }
+        if config.server.sagemaker:
+            self._routes |= {
+                "/ping": {"GET": self._ping},
+                "/invocations": {"POST": self._invoke},
+            }
 
     async def start(self, tasks: asyncio.TaskGroup, log: LogWriter) -> None:
         """Start the engines, then serve.
@@ -314,13 +316,34 @@ class Gateway:
             raise DrainingError("draining")
         body = await exchange.peer.read_body(self.config.server.body_bytes_max)
         asked, body = read_asked(body)
-        urgency = urgency.else_by(asked.taketurns)
+        if asked.taketurns is not None:
+            asked.taketurns.check_no_tenant()
+            urgency = urgency.else_by(asked.taketurns)
         if route.instead is not None:
             route = route.for_body(field_names(body))
-            exchange.dialect = route.dialect
-        caller = self._caller(tenant, urgency, route.dialect, body)
-        pool = self._pool(asked.model, route.endpoint, tenant)
-        exchange.record.model = pool.model.name
+        return await self._answer(exchange, Invocation(route, tenant, urgency, asked.model, body))
+
+    async def _invoke(self, exchange: Exchange) -> Answer | None:
+        """Answer SageMaker's ``POST /invocations``."""
+        if self.draining:
+            raise DrainingError("draining")
+        body = await exchange.peer.read_body(self.config.server.body_bytes_max)
+        return await self._answer(
+            exchange, read_invocation(exchange, body, active_tenants(self.config))
+        )
+
+    async def _answer(self, exchange: Exchange, asked: Invocation) -> Answer | None:
+        route, tenant, body = asked.route, asked.tenant, asked.body
+        record = exchange.record
+        exchange.dialect = route.dialect
+        record.endpoint = route.endpoint
+        record.tenant = tenant
+        record.tier = self.config.tenants[tenant].tier
+        caller = caller_of(tenant, self.config.tenants[tenant], asked.urgency, route.dialect, body)
+        pool = pool_for(self.pools, asked.model, route.endpoint, tenant)
+        record.model = pool.model.name
+        if asked.model is None and route.dialect is Dialect.OPENAI:
+            body = with_model(body, pool.model.name)
         section = pool.model.section
         with self._held.hold(
             len(body),
@@ -335,62 +358,6 @@ class Gateway:
                 exchange.executed = True
             return await route.answer(pool, exchange, body, caller)
 
-    def _caller(self, tenant: str, urgency: Urgency, dialect: Dialect, body: bytes) -> Caller:
-        """Return who sends a request, and how urgent it is."""
-        config = self.config.tenants[tenant]
-        priority, wait_ms = urgency
-        if dialect is Dialect.COHERE:
-            asked = cohere_priority(body)
-            priority = asked if priority is None else priority
-        if priority is None:
-            priority = cohere.PRIORITY_DEFAULT if dialect is Dialect.COHERE else PRIORITY_DEFAULT
-        return Caller(
-            tenant=tenant,
-            tier=config.tier,
-            priority=max(config.min_priority, priority),
-            wait_us_max=None if wait_ms is None else wait_ms * US_PER_MS,
-        )
-
-    def _pool(
-        self, model: str | None, endpoint: str, tenant: str
-    ) -> GenerationPool | EmbeddingPool:
-        """Return the pool of a model that a tenant may use; of the only one, if none is named.
-
-        Raises:
-            RequestError: 404, the same for a model that isn't there and one that isn't allowed.
-        """
-        if model is None:
-            return self._only_pool(endpoint, tenant)
-        pool = self.pools.of(model)
-        if pool is None or tenant not in pool.model.tenants:
-            raise _no_model(model)
-        if endpoint not in {TOKENIZE, *pool.model.section.endpoints}:
-            offered = ", ".join(pool.model.section.endpoints)
-            raise RequestError(
-                400,
-                "wrong_endpoint",
-                f"Model {model} does not serve {endpoint}.",
-                param="model",
-                hint=f"It serves: {offered}.",
-            )
-        return pool
-
-    def _only_pool(self, endpoint: str, tenant: str) -> GenerationPool | EmbeddingPool:
-        fitting = [
-            pool
-            for pool in self.pools.all().values()
-            if endpoint in pool.model.section.endpoints and tenant in pool.model.tenants
-        ]
-        if len(fitting) != 1:
-            raise RequestError(
-                400,
-                "invalid_value",
-                "`model` is missing.",
-                param="model",
-                hint="GET /v1/models lists those that you may use.",
-            )
-        return fitting[0]
-
     async def _check_key(self, exchange: Exchange) -> Answer:
         """Answer Cohere's ``POST /v1/check-api-key``: a key that isn't in force is a 401."""
         exchange.dialect = Dialect.COHERE
@@ -402,20 +369,15 @@ class Gateway:
     async def _models(self, exchange: Exchange) -> Answer:
         exchange.record.endpoint = "models"
         tenant = self._tenant(exchange)
-        models = [
-            _listed(pool) for pool in self.pools.all().values() if tenant in pool.model.tenants
-        ]
+        models = listed(self.pools, tenant)
         endpoint = parse_qs(exchange.query).get("endpoint", [None])[0]
         return Answer(200, models_answer(models, self._created_s, endpoint=endpoint))
 
     async def _model(self, exchange: Exchange) -> Answer:
         exchange.record.endpoint = "models"
         tenant = self._tenant(exchange)
-        name = exchange.path.rpartition("/")[2]
-        pool = self.pools.of(name)
-        if pool is None or tenant not in pool.model.tenants:
-            raise _no_model(name)
-        return Answer(200, model_answer(_listed(pool), self._created_s))
+        model = listed_model(self.pools, exchange.path.rpartition("/")[2], tenant)
+        return Answer(200, model_answer(model, self._created_s))
 
     async def answer_live(self, exchange: Exchange) -> Answer:
         """Answer ``GET /livez``: the process runs."""
@@ -428,6 +390,11 @@ class Gateway:
         if not self.ready:
             return Answer(503, b'{"status":"draining"}', headers={"Retry-After": "1"})
         return Answer(200, b'{"status":"ready"}')
+
+    async def _ping(self, exchange: Exchange) -> Answer:
+        """Answer SageMaker's ``GET /ping``: an empty 200 while it takes requests."""
+        exchange.record.endpoint = "health"
+        return Answer(200 if self.ready else 503, b"")
 
     def _settle(self, exchange: Exchange) -> None:
         """Correct what a request's limits were charged to what it took: on every way out."""
@@ -481,19 +448,3 @@ def _broken_off(exchange: Exchange) -> TaketurnsError:
     if exchange.executed:
         return EngineBrokenError(exchange.record.engine, "the gateway stopped before the answer")
     return DrainingError("draining")
-
-
-def _listed(pool: GenerationPool | EmbeddingPool) -> ListedModel:
-    section = pool.model.section
-    tokens_max = section.input_tokens_max if isinstance(pool, EmbeddingPool) else None
-    return ListedModel(pool.model.name, section.owned_by, section.endpoints, tokens_max)
-
-
-def _no_model(model: str) -> RequestError:
-    return RequestError(
-        404,
-        "model_not_found",
-        f"The model {model[:64]!r} does not exist, or you have no access to it.",
-        param="model",
-        hint="GET /v1/models lists those that you may use.",
-    )

@@ -4,9 +4,14 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from taketurns.core.model import PRIORITY_MAX
-from taketurns.dialects.own_fields import WAIT_MS_MAX, OwnFields
+from taketurns.config.model import TenantConfig
+from taketurns.core.model import PRIORITY_DEFAULT, PRIORITY_MAX
+from taketurns.dialects import cohere
+from taketurns.dialects.names import Dialect
+from taketurns.dialects.own_fields import WAIT_MS_MAX, OwnFields, cohere_priority
 from taketurns.errors import RequestError
+from taketurns.gateway.pools import Caller
+from taketurns.units import US_PER_MS
 
 
 class Urgency(NamedTuple):
@@ -50,6 +55,28 @@ def urgency_of(
     )
 
 
+def caller_of(
+    tenant: str, config: TenantConfig, urgency: Urgency, dialect: Dialect, body: bytes
+) -> Caller:
+    """Return who sends a request, and how urgent it is: the tenant's ceiling holds for all.
+
+    Raises:
+        RequestError: 400 where one of Cohere's has a priority that can't be.
+    """
+    priority, wait_ms = urgency
+    if dialect is Dialect.COHERE:
+        asked = cohere_priority(body)
+        priority = asked if priority is None else priority
+    if priority is None:
+        priority = cohere.PRIORITY_DEFAULT if dialect is Dialect.COHERE else PRIORITY_DEFAULT
+    return Caller(
+        tenant=tenant,
+        tier=config.tier,
+        priority=max(config.min_priority, priority),
+        wait_us_max=None if wait_ms is None else wait_ms * US_PER_MS,
+    )
+
+
 def _whole_number(texts: Mapping[str, str], name: str, least: int, most: int) -> int | None:
     text = texts.get(name)
     if text is None:
@@ -59,7 +86,7 @@ def _whole_number(texts: Mapping[str, str], name: str, least: int, most: int) ->
         raise RequestError(
             400,
             "invalid_value",
-            f"Header {name} must be a whole number from {least} to {most}.",
+            f"{name} must be a whole number from {least} to {most}.",
             param=name,
         )
     return int(text)
