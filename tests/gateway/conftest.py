@@ -249,9 +249,15 @@ class Site:
         )
         return await self.stack.enter_async_context(client)
 
-    async def wire(self):
+    def inbound(self):
+        """Return the connections of clients."""
+        return self.running.server.connections
+
+    async def wire(self, source="127.0.0.1"):
         """Return a connection of its own."""
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.running.port))
+        wire = Wire(
+            *await asyncio.open_connection("127.0.0.1", self.running.port, local_addr=(source, 0))
+        )
         self.stack.push_async_callback(wire.close)
         return wire
 

@@ -276,9 +276,7 @@ def test_a_client_that_expects_100_continue_is_not_told_to_when_its_key_is_wrong
     play(scenario)
 
 
-def test_a_body_that_does_not_come_is_408(play, monkeypatch):
-    monkeypatch.setattr("taketurns.gateway.server.BODY_TIMEOUT_S", 0.05)
-
+def test_a_body_that_does_not_come_is_408(play):
     async def scenario(site):
         wire = await site.wire()
         await wire.send(site.raw_post(CHAT, GOOD)[:-5])
@@ -287,7 +285,7 @@ def test_a_body_that_does_not_come_is_408(play, monkeypatch):
         assert headers["connection"] == "close"
         await wire.close()
 
-    play(scenario)
+    play(scenario, server={"body_timeout": "50ms"})
 
 
 def test_a_client_that_hangs_up_amid_its_body_is_noted_as_gone(play):
@@ -430,8 +428,6 @@ MALFORMED = {
     ),
     "negative length": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n",
     "folded": b"GET / HTTP/1.1\r\nHost: a\r\nX: 1\r\n " + SECRET + b"\r\n\r\n",
-    "long line": b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
-    "long header": b"GET / HTTP/1.1\r\nHost: a\r\nX: " + SECRET * 600 + b"\r\n\r\n",
 }
 
 

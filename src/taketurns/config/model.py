@@ -92,7 +92,34 @@ class ServerConfig(Section):
     the engine with it. Default 60s."""
 
     connections_max: Annotated[Count, between(1, 1_000_000)] = 10_000
-    """Most connections of clients at once. Default 10k."""
+    """Most connections of clients at once; more are answered 503. Default 10k."""
+
+    address_connections_max: Annotated[Count, between(1, 1_000_000)] | None = None
+    """Most connections from one address; a balancer in front is one address. Default: no limit."""
+
+    auth_failures_max: Annotated[Count, between(1, 1_000_000)] | None = 100
+    """Most wrong keys from one address in a minute; further ones are 429. null: no limit.
+    Default 100."""
+
+    head_timeout: Annotated[Duration, spans(0.01, 600)] = 10.0
+    """How long the head of a request may take to come; then 408. Default 10s."""
+
+    body_timeout: Annotated[Duration, spans(0.01, 3_600)] = 30.0
+    """How long its body may take after that; then 408. Default 30s."""
+
+    idle_timeout: Annotated[Duration, spans(0.01, 86_400)] = 75.0
+    """How long a connection is kept on which nothing comes: longer than clients and balancers keep
+    theirs. Default 75s."""
+
+    head_bytes_max: Annotated[Size, between(1024, 1024**2)] = 16 * 1024
+    """Largest head of a request, in bytes; above it 431. Default 16K."""
+
+    headers_max: Annotated[Count, between(8, 10_000)] = 100
+    """Most headers of a request; above it 431. Default 100."""
+
+    target_bytes_max: Annotated[Size, between(256, 1024**2)] = 8 * 1024
+    """Longest path of a URL with its query, in bytes, less than head_bytes_max; above it 414.
+    Default 8K."""
 
     sagemaker: Flag = False
     """Serve SageMaker's ``/ping`` and ``/invocations`` too. Whoever reaches ``/invocations`` names
@@ -107,6 +134,14 @@ class ServerConfig(Section):
         if admin_port != 0 and admin_port == info.data.get("port"):
             raise fault("is the same as server.port", "Give the admin side a port of its own.")
         return admin_port
+
+    @check_field("target_bytes_max")
+    @classmethod
+    def _target_fits_the_head(cls, target_bytes_max: int, info: ValidationInfo) -> int:
+        head_bytes_max = info.data.get("head_bytes_max")
+        if head_bytes_max is not None and target_bytes_max >= head_bytes_max:
+            raise fault("must be less than server.head_bytes_max", "It's a part of the head.")
+        return target_bytes_max
 
     @check_field("admin_token")
     @classmethod

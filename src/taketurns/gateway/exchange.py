@@ -106,6 +106,7 @@ class Exchange:
         inputs: Texts or documents that its limits count; 1 for a generation.
         executed: An engine may have done some of the work, whatever an error says of the rest.
         dialect: Whose errors and headers the client reads.
+        address: The client's, or that of a proxy in front.
     """
 
     method: str
@@ -121,3 +122,4 @@ class Exchange:
     inputs: int = 1
     admittance: "Settles | None" = None
     dialect: Dialect = Dialect.OPENAI
+    address: str = ""

@@ -24,6 +24,7 @@ from taketurns.gateway.auth import KEY_TTL_US, Authenticator, active_tenants, ke
 from taketurns.gateway.build import Pools, build_pools
 from taketurns.gateway.catalogue import listed, listed_model, pool_for
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
+from taketurns.gateway.failed_auth import FailedAuth
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.key_directory import KeyDirectory
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
@@ -91,6 +92,7 @@ class Gateway:
         self._lock = None if path is None else SqliteLock(path)
         self.metrics.keys_failing.set_function(lambda: self._keys_failing)
         self._auth = self._authenticator(config)
+        self._failed_auth = FailedAuth(config.server.auth_failures_max)
         self._created_s = wall_time_s()
         self._log: LogWriter | None = None
         self._routes: dict[str, dict[str, Handle]] = {
@@ -302,9 +304,12 @@ class Gateway:
     def _tenant(self, exchange: Exchange) -> str:
         """Return who sends a request: by its key alone."""
         record = exchange.record
-        tenant = self._auth.tenant_of(
-            exchange.headers.get("Authorization"), now_us=self._clock.now_us()
-        )
+        now_us = self._clock.now_us()
+        try:
+            tenant = self._auth.tenant_of(exchange.headers.get("Authorization"), now_us=now_us)
+        except RequestError:
+            self._failed_auth.count(exchange.address, now_us)
+            raise
         record.tenant = tenant
         record.tier = self.config.tenants[tenant].tier
         return tenant

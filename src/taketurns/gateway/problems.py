@@ -27,6 +27,7 @@ from taketurns.errors import (
 )
 from taketurns.gateway.admission import LimitedError, QuotaUnavailableError, limit_in_words
 from taketurns.gateway.exchange import Answer
+from taketurns.gateway.failed_auth import TooManyWrongKeysError
 from taketurns.gateway.held_bytes import TooManyBytesError
 from taketurns.gateway.throttling import WouldBeLateError
 from taketurns.units import US_PER_MS, US_PER_S, ceil_s_from_us, s_from_us
@@ -152,6 +153,15 @@ def _refusal(error: Exception, retry_after_us: int) -> Problem | None:
             return _limited(error)
         case WouldBeLateError():
             return _late(error)
+        case TooManyWrongKeysError():
+            return Problem(
+                429,
+                error.code,
+                f"Too many wrong API keys came from your address. Try again in "
+                f"{_seconds(error.retry_us)} s, or send a right one.",
+                Outcome.REFUSED.value,
+                retry_after_us=error.retry_us,
+            )
         case TooManyBytesError():
             return _too_many_bytes(error, retry_after_us)
         case TurnExpiredError():

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from taketurns.config.model import Config, ServerConfig
 from taketurns.gateway.admin import Admin
 from taketurns.gateway.gateway import Gateway
+from taketurns.gateway.inbound import Receiving
 from taketurns.gateway.server import HttpServer
 from taketurns.system import SystemClock
 from taketurns.telemetry.records import open_log
@@ -27,12 +28,14 @@ class Running:
         port: Where clients reach it.
         admin_port: Where operators do.
         stop: Set to stop it gently; what SIGTERM does.
+        server: What listens to clients.
     """
 
     gateway: Gateway
     port: int
     admin_port: int
     stop: asyncio.Event
+    server: HttpServer
 
 
 async def run(
@@ -66,13 +69,13 @@ async def run(
     public = HttpServer(
         gateway.handle,
         clock,
-        connections_max=server.connections_max,
+        _receiving(server),
         closing=lambda: gateway.draining,
     )
     admin = HttpServer(
         Admin(gateway, server.admin_token).handle,
         clock,
-        connections_max=100,
+        Receiving(connections_max=100),
         closing=lambda: gateway.draining,
     )
     try:
@@ -86,7 +89,7 @@ async def run(
                 if handle_signals:
                     _watch_signals(loop, stop, now)
                     _watch_reload(loop, gateway, reread)
-                on_ready(Running(gateway, port, admin_port, stop))
+                on_ready(Running(gateway, port, admin_port, stop, public))
                 await stop.wait()
                 await _drain(gateway, tasks, now, server)
             finally:
@@ -101,6 +104,19 @@ async def run(
         raise
     finally:
         log.close()
+
+
+def _receiving(server: ServerConfig) -> Receiving:
+    return Receiving(
+        connections_max=server.connections_max,
+        address_connections_max=server.address_connections_max,
+        head_timeout_s=server.head_timeout,
+        body_timeout_s=server.body_timeout,
+        idle_timeout_s=server.idle_timeout,
+        head_bytes_max=server.head_bytes_max,
+        headers_max=server.headers_max,
+        target_bytes_max=server.target_bytes_max,
+    )
 
 
 def _watch_signals(
