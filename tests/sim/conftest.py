@@ -16,6 +16,7 @@ class Watched:
         self.refusals = []
         self.late = []
         self.done = []
+        self.begun = []
 
     def arrived(self, request):
         self.all.append(request)
@@ -23,8 +24,11 @@ class Watched:
     def refused(self, request):
         self.refusals.append(request.id)
 
-    def expired(self, request):
+    def expired(self, request, now_us):
         self.late.append(request.id)
+
+    def admitted(self, request):
+        self.begun.append(request.id)
 
     def finished(self, request):
         self.done.append(request.id)
@@ -50,15 +54,24 @@ def play():
     """Return a function that runs a scheduler over requests, and returns who looked on."""
 
     def play(
-        scheduler, requests, *, profile=ROUND, engines=1, tenants=None, model=ContinuousEngine
+        scheduler,
+        requests,
+        *,
+        profile=ROUND,
+        engines=1,
+        tenants=None,
+        model=ContinuousEngine,
+        clients=(),
     ):
         watched = Watched()
 
         def engine(*given):
+            if model is None:
+                return profile(*given)
             return model(given[0], profile, *given[1:])
 
         setting = Setting(scheduler, engine, engines, tenants or {}, "0")
-        run = Run(setting, iter(requests), watched)
+        run = Run(setting, iter(requests), watched, clients)
         run.go()
         watched.run = run
         return watched

@@ -146,9 +146,13 @@ def test_its_tickets_are_settled_as_tokens_come_and_to_what_they_were(play):
             name == "a" and final.append(cost),
             settle(name, cost),
         )
-        made.core.finish = lambda name, outcome, **given: final.append(
-            (name, finish(name, outcome, **given).cost)
-        )
+
+        def finish_and_note(name, outcome, **given):
+            ended = finish(name, outcome, **given)
+            final.append((name, ended.cost))
+            return ended
+
+        made.core.finish = finish_and_note
         return made
 
     others = [asks(f"b{n}", n * 3_000, tokens=(10, 1), tenant="b") for n in range(1, 14)]
@@ -195,7 +199,9 @@ def test_one_shared_queue_goes_by_priority_then_deadline(play):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_serves_everything_or_refuses_it(play, kind):
-    value = {"kind": kind} | ({"limit": 2} if kind == "rpm" else {})
+    value = {"kind": kind} | {"rpm": {"limit": 2}, "fleet": {"gateways": 2, "slots": 4}}.get(
+        kind, {}
+    )
     requests = backlog(a=5, b=3, c=1)
     watched = play(read_scheduler(Section(value)), requests)
     assert sorted(watched.done + watched.refusals) == sorted(one.id for one in requests)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from taketurns.sim.measures.collect import Collected
+from taketurns.sim.measures.tenants import TenantMeasure
 from taketurns.sim.run import Run, Setting
 from taketurns.sim.scenario import Scenario
 from taketurns.units import us_from_s
@@ -38,13 +39,19 @@ class Row:
         return min(values), max(values)
 
 
-def run_once(scenario: Scenario, scheduler: str, seed: int) -> Collected:
+def run_once(scenario: Scenario, scheduler: str, seed: int) -> tuple[dict[str, float], Collected]:
     """Run one scheduler once.
 
     The seed alone decides what is drawn: all schedulers see the same requests
     and the same engines.
     """
-    observer = Collected(us_from_s(scenario.measured_s))
+    observer = Collected(
+        us_from_s(scenario.measured_s),
+        {name: facts.weight for name, facts in scenario.tenants.items()},
+        us_from_s(scenario.duration_s),
+        scenario.early,
+        us_from_s(scenario.held_from_s),
+    )
     setting = Setting(
         scenario.schedulers[scheduler],
         scenario.engine(Random(f"engine {seed}")),
@@ -53,8 +60,17 @@ def run_once(scenario: Scenario, scheduler: str, seed: int) -> Collected:
         str(seed),
         None if scenario.end_s is None else us_from_s(scenario.end_s),
     )
-    Run(setting, scenario.arrivals(str(seed)), observer).go()
-    return observer
+    clients = [client for loop in scenario.loops for client in loop.clients(str(seed))]
+    run = Run(setting, scenario.arrivals(str(seed)), observer, clients)
+    run.go()
+    observer.close(run.clock.now_us())
+    figures = observer.figures() | run.figures()
+    for name in scenario.show:
+        tenant, _, figure = name.rpartition(".")
+        if tenant:
+            measure = observer.tenants.get(tenant) or TenantMeasure()
+            figures[name] = measure.figures()[figure]
+    return figures, observer
 
 
 def run_all(
@@ -76,8 +92,8 @@ def run_all(
         runs = []
         tenants: dict[str, dict[str, float]] = {}
         for seed in range(seeds):
-            observed = run_once(scenario, scheduler, seed)
-            runs.append(observed.figures())
+            figures, observed = run_once(scenario, scheduler, seed)
+            runs.append(figures)
             if seed == 0:
                 tenants = {
                     name: measure.figures() for name, measure in sorted(observed.tenants.items())

@@ -12,16 +12,15 @@ from taketurns.sim.scenario import Scenario
 DIGITS = 5
 """Significant digits of figures in JSON and CSV."""
 
-FIGURES = (
-    ("average_difference", "avg diff"),
-    ("max_difference", "max diff"),
-    ("variance", "variance"),
-    ("accumulated_difference", "accumulated"),
-    ("tokens_per_s", "tokens/s"),
-    ("served", "served"),
-    ("refused", "refused"),
-)
-"""Figures of the table, and their heads."""
+SHOWN = ("average_difference", "max_difference", "tokens_per_s", "served", "refused")
+"""Figures of the table of a scenario that names none."""
+
+HEADS = {
+    "average_difference": "avg diff",
+    "max_difference": "max diff",
+    "accumulated_difference": "accumulated",
+    "tokens_per_s": "tokens/s",
+}
 
 
 def as_json(scenario: Scenario, rows: Sequence[Row], *, tenants: bool) -> dict[str, Any]:
@@ -38,11 +37,11 @@ def as_csv(rows: Sequence[Row]) -> str:
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     swept = list(rows[0].point)
-    figures = list(rows[0].runs[0])
+    figures = list(dict.fromkeys(figure for row in rows for figure in row.runs[0]))
     writer.writerow(["scheduler", *swept, "seed", *figures])
     for row in rows:
         for seed, run in enumerate(row.runs):
-            values = [short(run[figure]) for figure in figures]
+            values = [short(run[figure]) if figure in run else "" for figure in figures]
             writer.writerow([row.scheduler, *row.point.values(), seed, *values])
     return file.getvalue()
 
@@ -51,27 +50,29 @@ def table(scenario: Scenario, rows: Sequence[Row]) -> tuple[list[str], list[list
     """Return heads and lines of the table: medians, and what was published beside them."""
     swept = list(rows[0].point)
     heads = ["scheduler", *(path.rpartition(".")[2] for path in swept)]
-    shown = [
-        (figure, head)
-        for figure, head in FIGURES
-        if figure != "refused" or any(row.median("refused") for row in rows)
-    ]
-    for figure, head in shown:
-        heads.append(head)
-        if any(figure in published for published in scenario.published.values()):
+    told = {figure for published in scenario.published.values() for figure in published}
+    shown = scenario.show or SHOWN
+    for figure in shown:
+        heads.append(head_of(figure))
+        if figure in told:
             heads += ["published", "ratio"]
     lines = []
     for row in rows:
         line = [row.scheduler, *(str(value) for value in row.point.values())]
         known = scenario.published.get(row.scheduler, {})
-        for figure, _ in shown:
+        for figure in shown:
             value = row.median(figure)
             line.append(f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}")
-            if any(figure in published for published in scenario.published.values()):
+            if figure in told:
                 there = known.get(figure)
                 line += ["", ""] if not there else [f"{there:,g}", f"{value / there:.2f}"]
         lines.append(line)
     return heads, lines
+
+
+def head_of(figure: str) -> str:
+    """Return a figure's head in tables."""
+    return HEADS.get(figure, figure.replace("_", " ").replace(".", ": "))
 
 
 def tenant_table(row: Row) -> tuple[list[str], list[list[str]]]:

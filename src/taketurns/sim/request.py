@@ -1,6 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """A request of the simulation: what it asks for, and when what happened to it."""
 
+from typing import Protocol
+
+
+class Client(Protocol):
+    """A client in a closed loop: sends a request, waits for it, thinks, sends the next."""
+
+    def next(self, now_us: int) -> "Request | None":
+        """Return its next request, which arrives at some time from now on; None: no more."""
+        ...
+
 
 class Request:
     """One request.
@@ -21,11 +31,14 @@ class Request:
         start_step: Decoding steps that its engine had made when it was admitted.
         expected: Output tokens that its scheduler expected.
         standing: What stands charged for it, in the scheduler's cost unit.
+        number: Its place in the order of arrival, among those that were accepted.
+        client: Whose thread waits for it, in a closed loop; None in an open one.
     """
 
     __slots__ = (
         "admitted_us",
         "arrived_us",
+        "client",
         "deadline_us",
         "engine",
         "expected",
@@ -33,6 +46,7 @@ class Request:
         "first_us",
         "id",
         "input_tokens",
+        "number",
         "output_tokens",
         "priority",
         "standing",
@@ -67,6 +81,8 @@ class Request:
         self.start_step = 0
         self.expected = 0
         self.standing = 0
+        self.number = 0
+        self.client: Client | None = None
 
     def produced(self, step: int) -> int:
         """Return how many tokens it has when its engine has made so many steps."""

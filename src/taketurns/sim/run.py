@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run: arrivals, a scheduler, engines and measures on a virtual clock."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Protocol
 
 from taketurns.ports.clock import VirtualClock
 from taketurns.sim.engines.base import EngineFactory
-from taketurns.sim.request import Request
+from taketurns.sim.request import Client, Request
 from taketurns.sim.schedulers.base import SimScheduler, Surroundings, TenantFacts
 
 
@@ -16,15 +17,19 @@ class Observer(Protocol):
     """Learns what happens in a run."""
 
     def arrived(self, request: Request) -> None:
-        """A request arrives."""
+        """A request arrives and is queued."""
         ...
 
     def refused(self, request: Request) -> None:
-        """It was refused."""
+        """A request arrives and is refused."""
         ...
 
-    def expired(self, request: Request) -> None:
+    def expired(self, request: Request, now_us: int) -> None:
         """Its deadline passed while it waited."""
+        ...
+
+    def admitted(self, request: Request) -> None:
+        """An engine begins with it."""
         ...
 
     def finished(self, request: Request) -> None:
@@ -60,13 +65,24 @@ class Run:
         setting: What it's made of.
         arrivals: Requests in the order of their arrival.
         observer: Learns what happens.
+        clients: Who sends in closed loops.
     """
 
-    def __init__(self, setting: Setting, arrivals: Iterator[Request], observer: Observer) -> None:
+    def __init__(
+        self,
+        setting: Setting,
+        arrivals: Iterator[Request],
+        observer: Observer,
+        clients: Sequence[Client] = (),
+    ) -> None:
         self.clock = VirtualClock()
         self._setting = setting
         self._arrivals = arrivals
         self._observer = observer
+        self._clients = clients
+        self._numbers = 0
+        self._next: Request | None = None
+        self.admitted = observer.admitted
         self.scheduler = setting.scheduler(
             Surroundings(
                 self.clock,
@@ -74,45 +90,87 @@ class Run:
                 setting.tenants,
                 setting.engines,
                 self._wake,
-                observer.expired,
+                self._expired,
             )
         )
         self.engines = [
-            setting.engine(number, self.clock, self.scheduler, observer.finished)
+            setting.engine(number, self.clock, self.scheduler, self)
             for number in range(setting.engines)
         ]
-        self._next: Request | None = None
 
     def go(self) -> None:
         """Run to the end."""
-        self._expect()
+        for client in self._clients:
+            self._ask(client)
+        self._next = next(self._arrivals, None)
+        if self._next is not None:
+            self.clock.call_at(self._next.arrived_us, self._arrive)
         if self._setting.end_us is None:
             self.clock.run()
         else:
             self.clock.run_until(self._setting.end_us)
 
-    def _expect(self) -> None:
-        self._next = next(self._arrivals, None)
-        if self._next is not None:
-            self.clock.call_at(max(self._next.arrived_us, self.clock.now_us()), self._arrive)
+    def finished(self, request: Request) -> None:
+        """Implements :class:`~taketurns.sim.engines.base.EngineWatcher`."""
+        self._observer.finished(request)
+        if request.client is not None:
+            self._ask(request.client)
+
+    def figures(self) -> dict[str, float]:
+        """Return what scheduler and engines know, by name."""
+        now_us = max(1, self.clock.now_us())
+        busy = sum(engine.busy_us for engine in self.engines) / len(self.engines)
+        found = {"busy": min(1.0, busy / now_us)} | self.scheduler.figures()
+        each = [engine.figures() for engine in self.engines]
+        return found | {
+            name: sum(figures[name] for figures in each) / len(each) for name in each[0]
+        }
+
+    def _expired(self, request: Request) -> None:
+        self._observer.expired(request, self.clock.now_us())
+        if request.client is not None:
+            self._ask(request.client)
 
     def _arrive(self) -> None:
         """Take in all that arrives now, and let engines look at it together."""
         now_us = self.clock.now_us()
         request = self._next
         while request is not None and request.arrived_us <= now_us:
-            self._observer.arrived(request)
-            if not self.scheduler.arrived(request):
-                self._observer.refused(request)
+            self._take_in(request)
             request = next(self._arrivals, None)
         self._next = request
         if request is not None:
             self.clock.call_at(request.arrived_us, self._arrive)
-        if not self.scheduler.pushes:
-            for engine in self.engines:
-                if not self.scheduler.waiting:
-                    break
-                engine.wake()
+        self._look()
+
+    def _ask(self, client: Client) -> None:
+        request = client.next(self.clock.now_us())
+        if request is not None:
+            request.client = client
+            self.clock.call_at(request.arrived_us, partial(self._arrive_alone, request))
+
+    def _arrive_alone(self, request: Request) -> None:
+        self._take_in(request)
+        # Others may arrive at this very moment: let engines see them together.
+        self.clock.call_at(self.clock.now_us(), self._look)
+
+    def _take_in(self, request: Request) -> None:
+        request.number = self._numbers
+        if self.scheduler.arrived(request):
+            self._numbers += 1
+            self._observer.arrived(request)
+        else:
+            self._observer.refused(request)
+            if request.client is not None:
+                self._ask(request.client)
+
+    def _look(self) -> None:
+        if self.scheduler.pushes:
+            return
+        for engine in self.engines:
+            if not self.scheduler.waiting:
+                break
+            engine.wake()
 
     def _wake(self, engine: int) -> None:
         # Not at once: the dispatcher is in the middle of its decisions.

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from taketurns.errors import ConfigError, ConfigFault
+from taketurns.sim.closed_loops import Loop, read_loop
 from taketurns.sim.engines.kinds import EngineMaker, read_engine
 from taketurns.sim.reading import Section
 from taketurns.sim.request import Request
@@ -41,6 +42,10 @@ class Scenario:
         engine: Makes them.
         tenants: Those that differ from the defaults.
         arrivals: From a seed: the requests, in order.
+        loops: Clients in closed loops.
+        early: Whose the first so many admitted requests were is counted.
+        held_from_s: From when on it counts how long tenants hold slots.
+        show: Figures of its table; those of a tenant are written TENANT.FIGURE.
         schedulers: By name.
         published: For schedulers: figures that were published, by name.
     """
@@ -55,6 +60,10 @@ class Scenario:
     engine: EngineMaker
     tenants: Mapping[str, TenantFacts]
     arrivals: Callable[[str], Iterator[Request]]
+    loops: Sequence[Loop]
+    early: int
+    held_from_s: float
+    show: Sequence[str]
     schedulers: Mapping[str, Factory]
     published: Mapping[str, Mapping[str, float]]
 
@@ -110,6 +119,7 @@ def read(name: str, value: Mapping[str, Any], folder: Path) -> Scenario:
     top = Section(value, source=name)
     duration = top.number("duration", least=0.001)
     traffic: list[Traffic] = []
+    loops: list[Loop] = []
     facts: dict[str, TenantFacts] = {}
     trace = None
     if "trace" in top:
@@ -119,22 +129,30 @@ def read(name: str, value: Mapping[str, Any], folder: Path) -> Scenario:
             section.done()
     else:
         for tenant, section in top.sections("tenants").items():
-            traffic += read_traffic(tenant, section)
+            if "threads" in section:
+                loops.append(read_loop(tenant, section))
+            else:
+                traffic += read_traffic(tenant, section)
         facts = {each.tenant: each.facts for each in traffic}
-    if trace is None and not traffic:
+        facts |= {each.tenant: each.facts for each in loops}
+    if trace is None and not traffic and not loops:
         raise top.fault("tenants", "is missing", "Give tenants that send something, or a trace.")
     engines = top.section("engines")
     made = Scenario(
         name=name,
         about=" ".join(top.text("about", "").split()),
         duration_s=duration,
-        measured_s=top.number("measured", duration, 31),
+        measured_s=top.number("measured", duration),
         end_s=None if top.raw("until", "served") == "served" else top.number("until"),
         seeds=top.whole("seeds", 1, 1, 10_000),
         engines=engines.whole("count", 1, 1, 100_000),
         engine=read_engine(engines),
         tenants=facts,
         arrivals=_arrivals(trace, traffic, duration),
+        loops=loops,
+        early=top.whole("count_first", 0),
+        held_from_s=top.number("held_from", 0.0),
+        show=[str(figure) for figure in top.raw("show", [])],
         schedulers={
             label: read_scheduler(section) for label, section in top.sections("schedulers").items()
         },

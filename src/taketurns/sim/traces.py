@@ -6,6 +6,7 @@ A trace without tenants is dealt to some by Zipf's law, from the run's seed.
 
 import csv
 import gzip
+import heapq
 import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
@@ -74,21 +75,32 @@ def _burst_gpt(lines: Iterable[str]) -> Iterator[Recorded]:
         )
 
 
+REORDERED_MAX = 100_000
+"""Lines of a request log that are held to put them in order: as many may run at once."""
+
+
 def _request_log(lines: Iterable[str]) -> Iterator[Recorded]:
-    """Read the gateway's own log; what was invalid or refused for its limits arrived too."""
-    first: datetime | None = None
-    for line in lines:
+    """Read the gateway's own log, which is written as requests end.
+
+    What was invalid is left out; what was refused arrived too.
+    """
+    held: list[tuple[float, int, Recorded]] = []
+    first: float | None = None
+    for number, line in enumerate(lines):
         row = json.loads(line)
-        if not row.get("tenant") or row.get("outcome") == "invalid":
+        if not row["tenant"] or row["outcome"] == "invalid":
             continue
-        when = datetime.fromisoformat(row["time"])
-        first = first or when
-        yield Recorded(
-            (when - first).total_seconds(),
-            row["tenant"],
-            row.get("input_tokens", 0),
-            row.get("output_tokens", 0),
-        )
+        when = datetime.fromisoformat(row["time"]).timestamp()
+        tokens = int(row.get("input_tokens", 0)), int(row.get("output_tokens", 0))
+        heapq.heappush(held, (when, number, Recorded(when, row["tenant"], *tokens)))
+        if len(held) > REORDERED_MAX:
+            when, _, recorded = heapq.heappop(held)
+            first = when if first is None else first
+            yield recorded._replace(arrived_s=when - first)
+    while held:
+        when, _, recorded = heapq.heappop(held)
+        first = when if first is None else first
+        yield recorded._replace(arrived_s=when - first)
 
 
 FORMATS: dict[str, Callable[[Iterable[str]], Iterator[Recorded]]] = {
@@ -169,6 +181,6 @@ def _checked(rows: Iterator[Recorded], file: str) -> Iterator[Recorded]:
             raise ConfigError(
                 [ConfigFault(f"row {number}", f"is not of this format: {error!r}")], source=file
             ) from error
-        # Logs are written as requests end: keep time from going back.
+        # Some traces are out of order by a little: keep time from going back.
         last = max(last, row.arrived_s)
         yield row._replace(arrived_s=last)

@@ -24,6 +24,22 @@ class SimEngine(Protocol):
         """Look for work: something has arrived."""
         ...
 
+    def figures(self) -> dict[str, float]:
+        """Return what only the engine knows, by name; means over engines make sense."""
+        ...
 
-EngineFactory = Callable[[int, Clock, SimScheduler, Callable[[Request], None]], SimEngine]
-"""Makes an engine from its number, the clock, the scheduler, and whom to tell of finished ones."""
+
+class EngineWatcher(Protocol):
+    """Learns what an engine does."""
+
+    def admitted(self, request: Request) -> None:
+        """An engine begins with a request."""
+        ...
+
+    def finished(self, request: Request) -> None:
+        """A request has its last token; told before its scheduler is."""
+        ...
+
+
+EngineFactory = Callable[[int, Clock, SimScheduler, EngineWatcher], SimEngine]
+"""Makes an engine from its number, the clock, its scheduler and its watcher."""

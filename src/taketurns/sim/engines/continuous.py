@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from taketurns.ports.clock import Clock, Timer
+from taketurns.sim.engines.base import EngineWatcher
 from taketurns.sim.request import Request
 from taketurns.sim.schedulers.base import SimScheduler
 
@@ -69,7 +70,7 @@ class ContinuousEngine:
         profile: How fast it is.
         clock: The run's clock.
         scheduler: Whom it asks.
-        finished: Told of each request that has its last token, before the scheduler is.
+        watcher: Learns what happens.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class ContinuousEngine:
         profile: ContinuousProfile,
         clock: Clock,
         scheduler: SimScheduler,
-        finished: Callable[[Request], None],
+        watcher: EngineWatcher,
     ) -> None:
         self.number = number
         self.idle = True
@@ -86,7 +87,7 @@ class ContinuousEngine:
         self._profile = profile
         self._clock = clock
         self._scheduler = scheduler
-        self._finished = finished
+        self._watcher = watcher
         self._running: list[_Resident] = []
         self._resident = 0
         self._numbers = 0
@@ -103,6 +104,9 @@ class ContinuousEngine:
             self._go()
         elif self._open:
             self._cut_short()
+
+    def figures(self) -> dict[str, float]:
+        return {}
 
     def _go(self) -> None:
         """Begin what comes next: a prefill, decoding steps, or nothing."""
@@ -148,6 +152,7 @@ class ContinuousEngine:
             request.start_step = self._step
             request.admitted_us = self._clock.now_us()
             scheduler.admitted(self.number, request)
+            self._watcher.admitted(request)
             admitted.append(request)
             last = self._step + request.output_tokens - 1
             self._numbers += 1
@@ -259,5 +264,5 @@ class ContinuousEngine:
             _, _, resident, request = running.pop()
             self._resident -= resident + self._step
             request.finished_us = now_us
-            self._finished(request)
+            self._watcher.finished(request)
             self._scheduler.finished(request)

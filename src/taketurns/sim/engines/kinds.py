@@ -7,10 +7,11 @@ from random import Random
 from typing import Any
 
 from taketurns.ports.clock import Clock
-from taketurns.sim.engines.base import EngineFactory, SimEngine
+from taketurns.sim.engines.base import EngineFactory, EngineWatcher, SimEngine
+from taketurns.sim.engines.batches import BatchEngine, BatchProfile
 from taketurns.sim.engines.continuous import A10G_LLAMA2_7B, ContinuousEngine, ContinuousProfile
+from taketurns.sim.engines.slots import SlotsEngine, SlotsProfile
 from taketurns.sim.reading import Section
-from taketurns.sim.request import Request
 from taketurns.sim.schedulers.base import SimScheduler
 
 PROFILES = {"a10g-llama2-7b": A10G_LLAMA2_7B}
@@ -27,7 +28,12 @@ def read_engine(section: Section) -> EngineMaker:
     Raises:
         ConfigError: A value is missing, unknown or out of range.
     """
-    section.text("kind", "continuous", ("continuous",))
+    maker = KINDS[section.text("kind", "continuous", tuple(KINDS))](section)
+    section.done()
+    return maker
+
+
+def _continuous(section: Section) -> EngineMaker:
     base = PROFILES[section.text("profile", "a10g-llama2-7b", tuple(PROFILES))]
     times = {
         f"{name}_us": _drawn(section, f"{name}_ms", getattr(base, f"{name}_us") / 1_000)
@@ -37,29 +43,73 @@ def read_engine(section: Section) -> EngineMaker:
         name: section.whole(name, getattr(base, name), 1)
         for name in ("pool_tokens", "prefill_tokens_max", "requests_max", "steps_between")
     }
-    section.done()
 
     def make(random: Random) -> EngineFactory:
         drawn: dict[str, Any] = {name: draw(random) * 1_000 for name, draw in times.items()}
-        return partial(_continuous, ContinuousProfile(**drawn, **counts))
+        return partial(_continuous_engine, ContinuousProfile(**drawn, **counts))
 
     return make
 
 
-def _continuous(
+def _continuous_engine(
     profile: ContinuousProfile,
     number: int,
     clock: Clock,
     scheduler: SimScheduler,
-    finished: Callable[[Request], None],
+    watcher: EngineWatcher,
 ) -> SimEngine:
-    return ContinuousEngine(number, profile, clock, scheduler, finished)
+    return ContinuousEngine(number, profile, clock, scheduler, watcher)
 
 
-def _drawn(section: Section, key: str, default: float) -> Drawn:
+def _slots(section: Section) -> EngineMaker:
+    times = {
+        f"{name}_us": _drawn(section, f"{name}_ms", 0) for name in ("request", "input", "output")
+    }
+    slots, seats = section.whole("slots", least=1), section.flag("seats")
+
+    def make(random: Random) -> EngineFactory:
+        drawn = {name: draw(random) * 1_000 for name, draw in times.items()}
+        return partial(_slots_engine, SlotsProfile(slots, **drawn, seats=seats))
+
+    return make
+
+
+def _slots_engine(
+    profile: SlotsProfile,
+    number: int,
+    clock: Clock,
+    scheduler: SimScheduler,
+    watcher: EngineWatcher,
+) -> SimEngine:
+    return SlotsEngine(profile, number, clock, scheduler, watcher)
+
+
+def _batches(section: Section) -> EngineMaker:
+    times = {f"{name}_us": _drawn(section, f"{name}_ms") for name in ("base", "token")}
+    tokens, items = section.whole("tokens_max", least=1), section.whole("items_max", 64, 1)
+    padded = section.flag("padded")
+
+    def make(random: Random) -> EngineFactory:
+        drawn = {name: draw(random) * 1_000 for name, draw in times.items()}
+        profile = BatchProfile(**drawn, tokens_max=tokens, items_max=items, padded=padded)
+        return partial(BatchEngine, profile)
+
+    return make
+
+
+KINDS: dict[str, Callable[[Section], EngineMaker]] = {
+    "continuous": _continuous,
+    "slots": _slots,
+    "batches": _batches,
+}
+
+
+def _drawn(section: Section, key: str, default: float | None = None) -> Drawn:
     """Read a time: a number, or ``[least, most]``, from which each run draws its own."""
     value = section.raw(key)
-    if isinstance(value, list) and len(value) == 2:
+    if isinstance(value, list):
+        if len(value) != 2 or not all(isinstance(end, int | float) for end in value):
+            raise section.fault(key, f"must be a number or [least, most], got {value}")
         least, most = value
         return lambda random: random.uniform(least, most)
     fixed = section.number(key, default)

@@ -4,16 +4,19 @@
 import math
 
 GROWTH = math.log(1.01)
-LEAST_US = 100
-"""Times below this count as one: a tenth of a millisecond."""
 
 
 class Histogram:
-    """Counts times in buckets that grow by a hundredth; some 2,000 cover a day."""
+    """Counts times in buckets that grow by a hundredth; some 2,000 cover a day.
 
-    __slots__ = ("_buckets", "count", "largest_us", "sum_us")
+    Args:
+        least_us: Times below this count as none; at least 1.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_buckets", "_least_us", "count", "largest_us", "sum_us")
+
+    def __init__(self, least_us: int = 100) -> None:
+        self._least_us = least_us
         self._buckets: dict[int, int] = {}
         self.count = 0
         self.sum_us = 0
@@ -21,7 +24,8 @@ class Histogram:
 
     def add(self, time_us: int) -> None:
         """Count a time, at least 0."""
-        bucket = 0 if time_us <= LEAST_US else 1 + int(math.log(time_us / LEAST_US) / GROWTH)
+        least = self._least_us
+        bucket = 0 if time_us < least else 1 + int(math.log(time_us / least) / GROWTH)
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
         self.count += 1
         self.sum_us += time_us
@@ -37,7 +41,7 @@ class Histogram:
         for bucket in sorted(self._buckets):
             wanted -= self._buckets[bucket]
             if wanted <= 0:
-                middle = LEAST_US * math.exp(GROWTH * (bucket - 0.5)) if bucket else 0
+                middle = self._least_us * math.exp(GROWTH * (bucket - 0.5)) if bucket else 0
                 return min(middle, self.largest_us) / 1e6
         return 0.0
 

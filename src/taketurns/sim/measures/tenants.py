@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each tenant got: counts, service, and how long it waited."""
+"""What each tenant got: counts, service, how long it waited, and how far it was overtaken."""
 
 from taketurns.sim.measures.histogram import Histogram
 from taketurns.sim.measures.windows import service_of
@@ -9,16 +9,32 @@ from taketurns.sim.request import Request
 class TenantMeasure:
     """One tenant's sums."""
 
-    __slots__ = ("arrived", "first", "queued", "refused", "served", "service", "tokens")
+    __slots__ = (
+        "arrived",
+        "early",
+        "expired",
+        "first",
+        "held_us",
+        "overtaken",
+        "queued",
+        "refused",
+        "served",
+        "service",
+        "tokens",
+    )
 
     def __init__(self) -> None:
         self.arrived = 0
         self.refused = 0
+        self.expired = 0
         self.served = 0
+        self.early = 0
         self.service = 0
+        self.held_us = 0
         self.tokens = 0
         self.first = Histogram()
         self.queued = Histogram()
+        self.overtaken = Histogram(least_us=1)
 
     def finished(self, request: Request) -> None:
         """Count a request that has its last token."""
@@ -29,14 +45,24 @@ class TenantMeasure:
         self.queued.add(request.admitted_us - request.arrived_us)
 
     def figures(self) -> dict[str, float]:
-        """Return its figures by name."""
+        """Return its figures by name.
+
+        ``early``: how many of the first so many that the scenario counts.
+        ``held_s``: seconds that it held slots, or seats: its input tokens.
+        ``overtaken_p99``: how many that came later went before it.
+        """
         return {
             "arrived": self.arrived,
             "refused": self.refused,
+            "expired": self.expired,
             "served": self.served,
+            "early": self.early,
             "service": self.service,
+            "held_s": self.held_us / 1e6,
             "queued_p50_s": self.queued.quantile_s(0.5),
             "queued_p99_s": self.queued.quantile_s(0.99),
+            "queued_max_s": self.queued.largest_us / 1e6,
             "first_token_p50_s": self.first.quantile_s(0.5),
             "first_token_p99_s": self.first.quantile_s(0.99),
+            "overtaken_p99": round(self.overtaken.quantile_s(0.99) * 1e6),
         }

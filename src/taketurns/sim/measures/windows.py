@@ -34,7 +34,7 @@ class ServiceWindows:
     """Keeps a few numbers for each tenant.
 
     Args:
-        span_us: Time that is looked at, from the start; more than the warm-up.
+        span_us: Time that is looked at, from the start.
     """
 
     def __init__(self, span_us: int) -> None:

@@ -87,3 +87,7 @@ class SimScheduler(Protocol):
     def finished(self, request: Request) -> None:
         """Settle a request whose last token is there."""
         ...
+
+    def figures(self) -> dict[str, float]:
+        """Return what only the scheduler knows, by name."""
+        ...

@@ -101,6 +101,9 @@ class LeastCounter:
         self._charge(request, final)
         self._predictor.seen(request)
 
+    def figures(self) -> dict[str, float]:
+        return {}
+
     def _charge(self, request: Request, standing: int) -> None:
         weight = self._weights.get(request.tenant, 1)
         self._counters[request.tenant] += (standing - request.standing) / weight

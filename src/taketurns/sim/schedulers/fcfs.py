@@ -39,3 +39,6 @@ class FirstCome:
 
     def finished(self, request: Request) -> None:
         pass
+
+    def figures(self) -> dict[str, float]:
+        return {}

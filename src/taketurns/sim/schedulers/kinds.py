@@ -4,15 +4,17 @@
 from collections.abc import Callable
 
 from taketurns.core.cost import HORIZON_DEFAULT, CostModel, EmaCost, RequestsCost, TokensCost
-from taketurns.core.model import PoolRules, Tier
+from taketurns.core.model import BatchRules, PoolRules, Tier
 from taketurns.sim.reading import Section
 from taketurns.sim.schedulers.base import SimScheduler, Surroundings
 from taketurns.sim.schedulers.counters import LeastCounter
 from taketurns.sim.schedulers.fcfs import FirstCome
+from taketurns.sim.schedulers.fleet import Fleet, FleetRules
 from taketurns.sim.schedulers.predictors import LastFive, Learned, Nothing, Oracle, Predictor
 from taketurns.sim.schedulers.round_robin import RoundRobin
 from taketurns.sim.schedulers.rpm import PerMinute
 from taketurns.sim.schedulers.weighted_turns import WeightedTurns
+from taketurns.units import us_from_s
 
 Factory = Callable[[Surroundings], SimScheduler]
 
@@ -71,33 +73,78 @@ def read_tiers(section: Section) -> tuple[Tier, ...]:
     return tuple(tiers) or (Tier("all"),)
 
 
-def _shared_queue(section: Section) -> Factory:
-    return _round_robin(section, shared_queue=True)
+Inner = Callable[[Surroundings, int | None], RoundRobin]
 
 
-def _round_robin(section: Section, *, shared_queue: bool = False) -> Factory:
+def _read_round_robin(section: Section, *, shared_queue: bool = False) -> Inner:
+    """Read all about the production scheduler but its slots."""
     rules = PoolRules(
         quantum=section.whole("quantum", 500, 1),
         min_charge=section.whole_or_none("min_charge", None, "default"),
         debt_rounds=section.whole("debt_rounds", 64, 1),
         tenant_queue_max=section.whole("tenant_queue_max", 10_000_000, 1),
         queue_max=section.whole("queue_max", 100_000_000, 1),
+        batch=_batch(section),
         shared_queue=shared_queue,
     )
     tiers, cost = read_tiers(section), _cost(section)
-    slots = section.whole_or_none("slots", None, "fit", 1)
     settle = section.whole("settle_cost", 1, 1)
     default = section.whole("expect", 256, 1)
     predict = section.text("predict", "learned", ("learned", "oracle"))
     error = section.number("error", 0.0, 0, 1)
 
-    def make(around: Surroundings) -> SimScheduler:
+    def make(around: Surroundings, slots: int | None) -> RoundRobin:
         predictor: Predictor = Learned(default)
         if predict == "oracle":
             predictor = Oracle(error, around.random)
         return RoundRobin(rules, tiers, cost, predictor, around, slots=slots, settle_cost=settle)
 
     return make
+
+
+def _batch(section: Section) -> BatchRules | None:
+    if "batch" not in section:
+        return None
+    batch = section.section("batch")
+    rules = BatchRules(
+        batch.whole("tokens", least=1), batch.whole("items", 64, 1), batch.flag("padded")
+    )
+    batch.done()
+    return rules
+
+
+def _round_robin(section: Section) -> Factory:
+    slots = section.whole_or_none("slots", None, "fit", 1)
+    inner = _read_round_robin(section)
+    return lambda around: inner(around, slots)
+
+
+def _shared_queue(section: Section) -> Factory:
+    slots = section.whole_or_none("slots", None, "fit", 1)
+    inner = _read_round_robin(section, shared_queue=True)
+    return lambda around: inner(around, slots)
+
+
+def _fleet(section: Section) -> Factory:
+    gateways = section.whole("gateways", least=1, most=1_000)
+    lost = section.raw("store_lost")
+    dies = section.raw("gateway_dies")
+    ingress = {
+        tenant: [float(share) for share in shares]
+        for tenant, shares in (section.raw("ingress") or {}).items()
+    }
+    rules = FleetRules(
+        gateways=gateways,
+        slots=section.whole("slots", least=gateways),
+        shared=section.text("state", "shared", ("shared", "local")) == "shared",
+        delay_us=round(section.number("delay_ms", 0.0) * 1_000),
+        ingress=ingress,
+        lost_us=None if lost is None else (us_from_s(lost[0]), us_from_s(lost[1])),
+        dies_us=None if dies is None else us_from_s(dies),
+        notice_us=us_from_s(section.number("notice", 5.0)),
+    )
+    inner = _read_round_robin(section)
+    return lambda around: Fleet(rules, inner, around)
 
 
 KINDS: dict[str, Callable[[Section], Factory]] = {
@@ -108,6 +155,7 @@ KINDS: dict[str, Callable[[Section], Factory]] = {
     "vtc": _vtc,
     "shared-queue": _shared_queue,
     "round-robin": _round_robin,
+    "fleet": _fleet,
 }
 
 

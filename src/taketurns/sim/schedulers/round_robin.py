@@ -57,6 +57,7 @@ class RoundRobin:
         self._gone = around.gone
         self._slots = slots
         self._settle_cost = settle_cost
+        self._error = self._cost_sum = self._count = 0
         self._queued: dict[str, Request] = {}
         self._granted: list[deque[Request]] = [deque() for _ in range(around.engines)]
         self._running: list[dict[str, Request]] = [{} for _ in range(around.engines)]
@@ -117,7 +118,37 @@ class RoundRobin:
             self._withdraw(engine)
         self._predictor.seen(request)
         cost = self._cost.used(request.input_tokens, request.output_tokens)
-        self._dispatcher.finish(request.id, cost=cost)
+        final = self._dispatcher.finish(request.id, cost=cost).cost
+        charged = self._cost.charge(request.input_tokens, request.expected)
+        self._error += abs(final - charged)
+        self._cost_sum += final
+        self._count += 1
+
+    def cancel(self, request_id: str) -> bool:
+        """Take a waiting request out; False where it doesn't wait."""
+        if not self._dispatcher.cancel((request_id,)):
+            return False
+        del self._queued[request_id]
+        return True
+
+    def resize(self, slots: int) -> None:
+        """Give each engine so many slots from now on."""
+        for name in self._numbers:
+            self._dispatcher.set_engine(name, slots)
+
+    def figures(self) -> dict[str, float]:
+        """Return what only the scheduler knows.
+
+        ``settlement_error``: difference of what was charged at dispatch from
+        what it was in the end, of the latter. ``rounds_per_dispatch`` and
+        ``debt_forgiven`` are the core's own counts.
+        """
+        state = self.core.snapshot()
+        return {
+            "settlement_error": self._error / max(1, self._cost_sum),
+            "rounds_per_dispatch": sum(tier.round for tier in state.tiers) / max(1, self._count),
+            "debt_forgiven": state.debt_forgiven,
+        }
 
     def _withdraw(self, engine: int) -> None:
         """Take an offered slot back."""

@@ -58,6 +58,9 @@ class WeightedTurns:
     def finished(self, request: Request) -> None:
         pass
 
+    def figures(self) -> dict[str, float]:
+        return {}
+
     def _weight(self, tenant: str) -> int:
         facts = self._tenants.get(tenant)
         return facts.weight if facts else 1

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine of slots: each request takes its own time, whatever runs beside it.
+
+For pools whose slots are set so that requests don't slow each other down much,
+and for large simulations: two events a request. A request may take several
+*seats* of the engine, as many as its input tokens, where that is what is shared.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from taketurns.ports.clock import Clock
+from taketurns.sim.engines.base import EngineWatcher
+from taketurns.sim.request import Request
+from taketurns.sim.schedulers.base import SimScheduler
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsProfile:
+    """How fast an engine is. Times are microseconds.
+
+    Attributes:
+        slots: Requests that run at once; with ``seats``, seats.
+        request_us: For each request.
+        input_us: And for each of its input tokens, until the first token of output.
+        output_us: And for each of its output tokens.
+        seats: A request takes as many slots as it has input tokens.
+    """
+
+    slots: int
+    request_us: float
+    input_us: float
+    output_us: float
+    seats: bool = False
+
+
+class SlotsEngine:
+    """One engine.
+
+    Args:
+        profile: How fast it is.
+        number: Its number.
+        clock: The run's clock.
+        scheduler: Whom it asks.
+        watcher: Learns what happens.
+    """
+
+    def __init__(
+        self,
+        profile: SlotsProfile,
+        number: int,
+        clock: Clock,
+        scheduler: SimScheduler,
+        watcher: EngineWatcher,
+    ) -> None:
+        self.number = number
+        self.idle = True
+        self.busy_us = 0
+        self._profile = profile
+        self._clock = clock
+        self._scheduler = scheduler
+        self._watcher = watcher
+        self._free = profile.slots
+        self._since_us = 0
+
+    def wake(self) -> None:
+        """Begin with what there is room for."""
+        profile, scheduler, clock = self._profile, self._scheduler, self._clock
+        while self._free > 0:
+            request = scheduler.head(self.number)
+            if request is None:
+                return
+            width = min(request.input_tokens, profile.slots) if profile.seats else 1
+            if width > self._free:
+                return
+            now_us = clock.now_us()
+            if self.idle:
+                self.idle = False
+                self._since_us = now_us
+            self._free -= width
+            request.engine = self.number
+            request.admitted_us = now_us
+            scheduler.admitted(self.number, request)
+            self._watcher.admitted(request)
+            taken = 0.0 if profile.seats else profile.input_us * request.input_tokens
+            request.first_us = now_us + round(profile.request_us + taken)
+            done_us = request.first_us + round(profile.output_us * request.output_tokens)
+            clock.call_at(max(done_us, now_us + 1), partial(self._finish, request, width))
+
+    def figures(self) -> dict[str, float]:
+        return {}
+
+    def _finish(self, request: Request, width: int) -> None:
+        now_us = request.finished_us = self._clock.now_us()
+        self._free += width
+        if self._free == self._profile.slots:
+            self.idle = True
+            self.busy_us += now_us - self._since_us
+        self._watcher.finished(request)
+        self._scheduler.finished(request)
+        self.wake()

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures say who was backlogged, how fair it was, who held what, and who was overtaken."""
+
+import pytest
+from sim.conftest import asks
+
+from taketurns.sim.measures.bins import BINS, Bins
+from taketurns.sim.measures.collect import Collected
+
+SPAN = BINS * 1_000_000
+
+
+def one(name, tenant, arrived, admitted, finished, tokens=(100, 50)):
+    request = asks(name, round(arrived * 1e6), tenant=tenant, tokens=tokens)
+    request.admitted_us = request.first_us = round(admitted * 1e6)
+    request.finished_us = round(finished * 1e6)
+    return request
+
+
+def told(bins, requests):
+    events = []
+    for request in requests:
+        events.append((request.arrived_us, 0, request))
+        events.append((request.admitted_us, 1, request))
+        events.append((request.finished_us, 2, request))
+    for when, kind, request in sorted(events, key=lambda event: event[:2]):
+        if kind == 0:
+            bins.arrived(request)
+        elif kind == 1:
+            bins.left(request, when)
+        else:
+            bins.finished(request)
+
+
+def test_equal_service_among_the_backlogged_is_fair_whatever_the_others_got():
+    bins = Bins(SPAN, {})
+    rest = [one(f"{t}-waits", t, 0, 39.5, 39.6) for t in "ab"]
+    told(bins, [one("a", "a", 0, 0, 30), one("b", "b", 0, 0, 30), *rest])
+    assert bins.figures() == {"jain": pytest.approx(1), "misallocated": pytest.approx(0, abs=0.01)}
+
+
+def test_service_for_one_of_two_backlogged_is_half_misallocated():
+    bins = Bins(SPAN, {})
+    rest = [one(f"{t}-waits", t, 0, 39.9, 39.95, (1, 1)) for t in "ab"]
+    told(bins, [one("a", "a", 0, 0, 39), *rest])
+    figures = bins.figures()
+    assert figures["jain"] == pytest.approx(0.5, abs=0.02)
+    assert figures["misallocated"] == pytest.approx(0.5, abs=0.02)
+
+
+def test_weights_say_what_is_fair():
+    bins = Bins(SPAN, {"a": 3})
+    rest = [one(f"{t}-waits", t, 0, 39.9, 39.95, (1, 1)) for t in "ab"]
+    told(bins, [one("a", "a", 0, 0, 39, (300, 150)), one("b", "b", 0, 0, 39), *rest])
+    assert bins.figures()["jain"] == pytest.approx(1, abs=0.01)
+
+
+def test_who_is_not_backlogged_throughout_is_not_held_against_the_others():
+    bins = Bins(SPAN, {})
+    told(bins, [one("a", "a", 0, 0, 39), one("b", "b", 0.5, 39.2, 39.3, (1, 1))])
+    assert bins.figures() == {"jain": 1.0, "misallocated": 0.0}
+    assert bins.served("a")[5] == pytest.approx(200 / 39)
+
+
+def test_what_still_waits_at_the_end_counts_as_backlogged():
+    bins = Bins(SPAN, {})
+    for tenant in "ab":
+        bins.arrived(asks(tenant, tenant=tenant))
+    bins.close(SPAN)
+    assert bins.figures()["jain"] == 1.0
+    assert bins._full[3] == {"a", "b"}
+
+
+def test_tenants_figures_count_overtaking_holding_and_early_ones():
+    seen = Collected(SPAN, {}, SPAN, early=1, held_from_us=2_000_000)
+    late, quick = one("a", "a", 0, 3, 5, (2, 1)), one("b", "b", 1, 1, 4, (1, 1))
+    late.number, quick.number = 0, 1
+    for request in (late, quick):
+        seen.arrived(request)
+    seen.admitted(quick)
+    seen.finished(quick)
+    seen.admitted(late)
+    seen.close(4_500_000)
+    a, b = (seen.tenants[name].figures() for name in "ab")
+    assert (a["early"], b["early"]) == (0, 1)
+    assert (a["held_s"], b["held_s"]) == (2 * 1.5, 2.0)
+    assert a["overtaken_p99"] == 1
+    assert b["overtaken_p99"] == 0
+    assert seen.figures()["served"] == 1
