@@ -112,7 +112,7 @@ async def trickle(session: aiohttp.ClientSession, at: Engine, tenant: Tenant) ->
 
 async def run_for(at: Engine, seconds: float, floods: list[Tenant], quiet: list[Tenant]) -> None:
     """Let tenants send for so long after a warm-up; their counts are of the time after it."""
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
     with contextlib.suppress(TimeoutError):
         async with (
             asyncio.timeout(WARM_UP_S + seconds),
@@ -137,9 +137,8 @@ def percentile(values: list[float], share: float) -> float:
 
 def model(engine: Engine, **settings: object) -> dict[str, object]:
     """Return the configuration of the model."""
-    return {
-        "tiny": {"endpoints": ["chat"], "engines": [{"url": engine, "slots": SLOTS}], **settings}
-    }
+    engines = [{"url": engine.url, "slots": SLOTS}]
+    return {engine.model: {"endpoints": ["chat"], "engines": engines, **settings}}
 
 
 def shares(folder: Path, engine: Engine, cost: str, seconds: float) -> list[Figure]:

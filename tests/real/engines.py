@@ -66,7 +66,7 @@ def gateway(folder: Path, models: dict, tenants: dict, **more) -> Iterator[tuple
     }
     path = folder / "gateway.yaml"
     path.write_text(yaml.safe_dump(config))
-    process = Process([str(path), *NO_PORTS, "--log", "off"], folder)
+    process = Process([str(path), *NO_PORTS, "--log", str(folder / "log.jsonl")], folder)
     try:
         yield process, keys
     finally:

@@ -5,6 +5,7 @@ Run as ``python llamacpp_server.py MODEL SLOTS NAME...``: the names are those
 by which clients ask for the model. With ``--embeddings`` it serves those instead.
 """
 
+import os
 import signal
 import sys
 import threading
@@ -41,6 +42,8 @@ def main(arguments: list[str]) -> None:
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     stop.wait()
+    # The server's own end waits for what still runs.
+    os._exit(0)
 
 
 if __name__ == "__main__":
