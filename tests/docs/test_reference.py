@@ -93,7 +93,9 @@ def test_every_configuration_key_is_on_the_page():
 
 
 def test_every_metric_is_on_the_page_with_its_type_and_labels():
-    exposed = Metrics(["acme"], dict, "0").exposition().decode()
+    metrics = Metrics(["acme"], dict, "0")
+    metrics.watch_engines(dict)
+    exposed = metrics.exposition().decode()
     types = re.findall(r"^# TYPE (\w+) (\w+)$", exposed, re.MULTILINE)
     wanted = {(name, kind) for name, kind in types if not name.endswith("_created")}
     rows = set(re.findall(r"^\| `(\w+)` \| (\w+) \|", page("metrics.md"), re.MULTILINE))

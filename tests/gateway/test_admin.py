@@ -147,7 +147,8 @@ def test_pools_show_the_schedulers_state(play):
         assert set(reply.json) == {"chat", "embed"}
         pool = reply.json["chat"]
         (engine,) = pool["engines"]
-        assert engine == {"name": "gpu-0", "slots": 2, "in_flight": 2}
+        assert (engine["name"], engine["slots"], engine["in_flight"]) == ("gpu-0", 2, 2)
+        assert (engine["state"], engine["limit"], engine["auto"]) == ("up", 2, False)
         production = next(tier for tier in pool["tiers"] if tier["name"] == "production")
         by_tenant = {tenant["tenant"]: tenant for tenant in production["tenants"]}
         assert by_tenant["acme"]["queued"] == 1

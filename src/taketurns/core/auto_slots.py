@@ -194,14 +194,15 @@ class SlotFinder:
         """Move the limit by what the window showed; False: it must go on to show enough."""
         load, slots = self.load, self.slots
         length_us = now_us - load.since_us
-        if load.signs < SIGNS_MIN and length_us < WINDOW_US_MAX:
+        self.queue = queue = load.queue(now_us)
+        crowded = queue is not None and queue > 1 + (slots >> 4)
+        if load.signs < SIGNS_MIN and length_us < WINDOW_US_MAX and not crowded:
             return False
-        self.queue = load.queue(now_us)
         if self._settling:
             # What ran in this window began under another limit.
             self._settling -= 1
-        elif self.queue is not None and self.queue > 1 + (slots >> 4):
-            works_on = load.in_flight - self.queue
+        elif queue is not None and crowded:
+            works_on = load.in_flight - queue
             if works_on < slots:
                 self._set(min(slots - 1, max(works_on, slots >> 1)))
                 self._give_up(now_us)

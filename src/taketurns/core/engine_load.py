@@ -113,7 +113,7 @@ class EngineLoad:
         self._base_us = self._gauge_us = None
 
     def queue(self, now_us: int) -> int | None:
-        """Return how many requests wait inside the engine; None: unknown. Once a window."""
+        """Return how many requests wait inside the engine; None: unknown."""
         if len(self._first_bytes) >= FIRST_BYTES_MIN:
             middle_us = median_low(self._first_bytes)
             base_us = self._base_us

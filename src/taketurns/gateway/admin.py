@@ -67,6 +67,10 @@ class Admin:
             parts = exchange.path.split("/")
             if len(parts) == 5 and parts[1] == "pools" and parts[3] == "tickets":
                 handle = self._ticket
+            elif len(parts) == 6 and parts[1] == "pools" and parts[3] == "engines":
+                if exchange.method != "POST":
+                    raise MethodError(exchange.method, allowed="POST")
+                return await self._engine(exchange)
             else:
                 raise RequestError(404, "unknown_url", "There is nothing at this URL.")
         if exchange.method not in {"GET", "HEAD"}:
@@ -78,7 +82,28 @@ class Admin:
 
     async def _pools(self, exchange: Exchange) -> Answer:
         self._authorize(exchange)
-        return _json({name: _plain(pool) for name, pool in self._gateway.snapshots().items()})
+        pools = {name: _plain(pool) for name, pool in self._gateway.snapshots().items()}
+        for name, states in self._gateway.engine_states().items():
+            known = {state.name: state._asdict() for state in states}
+            pools[name]["engines"] = [{**known[e["name"]], **e} for e in pools[name]["engines"]]
+        return _json(pools)
+
+    async def _engine(self, exchange: Exchange) -> Answer:
+        """Answer ``POST /pools/MODEL/engines/NAME/drain``, or ``resume``."""
+        self._authorize(exchange)
+        _, _, model, _, name, verb = exchange.path.split("/")
+        if verb not in {"drain", "resume"}:
+            raise RequestError(404, "unknown_url", "There is nothing at this URL.")
+        pool = self._gateway.pools.of(model)
+        if pool is None or not pool.availability.drain(name, drained=verb == "drain"):
+            raise RequestError(
+                404,
+                "engine_not_found",
+                f"Model {model[:64]!r} has no engine {name[:64]!r}.",
+                hint="GET /pools lists them.",
+            )
+        (state,) = (state for state in pool.availability.states() if state.name == name)
+        return _json(state._asdict())
 
     async def _requests(self, exchange: Exchange) -> Answer:
         self._authorize(exchange)

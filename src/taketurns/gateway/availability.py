@@ -10,7 +10,7 @@ is made inside :meth:`Availability.call`.
 import logging
 from collections.abc import Callable
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
 from taketurns.config.engines import AUTO, EngineConfig, UrlEngineConfig
 from taketurns.config.pools import engine_names
@@ -24,6 +24,7 @@ from taketurns.errors import (
 )
 from taketurns.gateway.breaker import Breaker, HealthRules
 from taketurns.ports.clock import Clock, Timer
+from taketurns.ports.engine import EngineState
 from taketurns.units import us_from_s
 
 LOG = logging.getLogger(__name__)
@@ -34,30 +35,11 @@ ATTEMPTS = 3
 NO_ROOM = frozenset({429, 503})
 """Statuses with which an engine says that it's full: it did nothing."""
 
+REASONS = ("unreachable", "status", "timeout", "broken", "full")
+"""Why a request failed by its engine's fault."""
+
 AUTO_START = 8
 """Slots that ``auto`` begins with, within its bounds."""
-
-
-class EngineState(NamedTuple):
-    """How one engine fares, for people and metrics.
-
-    Attributes:
-        name: Unique in its pool.
-        state: A word of :mod:`taketurns.gateway.breaker`.
-        slots: At present.
-        limit: Slots by its setting, or those that ``auto`` has found.
-        auto: Its slots are found.
-        in_flight: Requests that run there.
-        waiting: Requests thought to wait inside it; None: unknown.
-    """
-
-    name: str
-    state: str
-    slots: int
-    limit: int
-    auto: bool
-    in_flight: int
-    waiting: int | None
 
 
 class _Engine:
@@ -66,9 +48,10 @@ class _Engine:
     Attributes:
         slots: Given to the scheduler at present.
         timer: Wakes it at ``due_us``, or None.
+        failures: Requests that failed by its fault, by reason.
     """
 
-    __slots__ = ("breaker", "due_us", "finder", "name", "slots", "timer")
+    __slots__ = ("breaker", "due_us", "failures", "finder", "name", "slots", "timer")
 
     def __init__(self, name: str, breaker: Breaker, finder: SlotFinder) -> None:
         self.name = name
@@ -77,6 +60,7 @@ class _Engine:
         self.slots = 0
         self.timer: Timer | None = None
         self.due_us = 0
+        self.failures = dict.fromkeys(REASONS, 0)
 
 
 class Availability:
@@ -154,6 +138,7 @@ class Availability:
                 engine.finder.grows,
                 engine.finder.load.in_flight,
                 engine.finder.queue,
+                dict(engine.failures),
             )
             for engine in self._engines.values()
         )
@@ -222,17 +207,22 @@ class Availability:
                 engine.finder.restart(now_us)
             breaker.succeeded()
         elif isinstance(error, EngineUnavailableError):
+            engine.failures["unreachable"] += 1
             breaker.unreachable(now_us)
         elif isinstance(error, EngineRefusedError):
             if error.status in NO_ROOM:
+                engine.failures["full"] += 1
                 engine.finder.refused(now_us)
                 if engine.finder.load.in_flight == 0:
                     breaker.pause(now_us)
             elif error.status >= 500:
+                engine.failures["status"] += 1
                 breaker.failed(now_us)
             else:
                 breaker.succeeded()
         elif isinstance(error, EngineTimeoutError | EngineBrokenError):
+            slow = isinstance(error, EngineTimeoutError)
+            engine.failures["timeout" if slow else "broken"] += 1
             breaker.failed(now_us)
         else:
             # The client went, or we stopped: nothing is learned.

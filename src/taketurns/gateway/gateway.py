@@ -27,12 +27,14 @@ from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.failed_auth import FailedAuth
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.key_directory import KeyDirectory
+from taketurns.gateway.probes import Probes
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
 from taketurns.gateway.sagemaker import Invocation, read_invocation
 from taketurns.gateway.urgency import caller_of, urgency_of
 from taketurns.ports.clock import Clock
+from taketurns.ports.engine import EngineState
 from taketurns.stores import choose
 from taketurns.stores.sqlite_lock import SqliteLock
 from taketurns.system import wall_time, wall_time_s
@@ -80,6 +82,9 @@ class Gateway:
             on_mistrust=self._count_mistrust,
         )
         self.metrics = Metrics(config.tenants, self.snapshots, VERSION)
+        self.metrics.watch_engines(self.engine_states)
+        self._probes = Probes(clock)
+        self._tasks: asyncio.TaskGroup | None = None
         self.metrics.quotas_failing.set_function(lambda: self.admission.failing)
         self.ready = True
         self.draining = False
@@ -126,9 +131,19 @@ class Gateway:
             generation.serve()
         for embeddings in self.pools.embeddings.values():
             embeddings.serve(tasks)
+        self._tasks = tasks
+        self._ask_engines()
+
+    def _ask_engines(self) -> None:
+        assert self._tasks is not None, "engines are asked once the gateway has started"
+        pools = self.pools.all().values()
+        self._probes.follow(
+            self._tasks, [(pool.model.section, pool.availability) for pool in pools]
+        )
 
     async def aclose(self) -> None:
         """Stop the engines with whatever still runs there."""
+        await self._probes.aclose()
         for pool in self.pools.all().values():
             await pool.aclose()
         await self.admission.aclose()
@@ -157,6 +172,7 @@ class Gateway:
         self._auth = self._authenticator(config)
         self.metrics.know(config.tenants)
         apply_reload(self.pools, self.admission, config)
+        self._ask_engines()
         self.metrics.reloaded.set(1)
         LOG.info("reloaded the configuration")
 
@@ -202,6 +218,10 @@ class Gateway:
             }
             for exchange in exchanges[:REQUESTS_LISTED_MAX]
         ]
+
+    def engine_states(self) -> dict[str, tuple[EngineState, ...]]:
+        """Return how each pool's engines fare, by its model."""
+        return {name: pool.availability.states() for name, pool in self.pools.all().items()}
 
     def snapshots(self) -> dict[str, PoolSnapshot]:
         """Return each pool's state by its model."""
@@ -390,10 +410,12 @@ class Gateway:
         return Answer(200, b'{"status":"alive"}')
 
     async def answer_ready(self, exchange: Exchange) -> Answer:
-        """Answer ``GET /readyz``: it takes requests."""
+        """Answer ``GET /readyz``: it takes requests, and at least one model has an engine."""
         exchange.record.endpoint = "health"
         if not self.ready:
             return Answer(503, b'{"status":"draining"}', headers={"Retry-After": "1"})
+        if not any(pool.availability.usable for pool in self.pools.all().values()):
+            return Answer(503, b'{"status":"no_engine"}', headers={"Retry-After": "1"})
         return Answer(200, b'{"status":"ready"}')
 
     async def _ping(self, exchange: Exchange) -> Answer:

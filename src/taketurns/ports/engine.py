@@ -262,3 +262,31 @@ class EngineLimits:
     between_chunks_s: float = 60.0
     total_s: float = 900.0
     answer_bytes_max: int = field(default=256 * 1024 * 1024)
+
+
+ENGINE_STATES = ("up", "starting", "trying", "paused", "broken", "unhealthy", "drained")
+"""The states that an engine can be in, see :class:`EngineState`."""
+
+
+class EngineState(NamedTuple):
+    """How one engine fares, for people and metrics.
+
+    Attributes:
+        name: Unique in its pool.
+        state: One of ``ENGINE_STATES``.
+        slots: At present.
+        limit: Slots by its setting, or those that ``auto`` has found.
+        auto: Its slots are found.
+        in_flight: Requests that run there.
+        waiting: Requests thought to wait inside it; None: unknown.
+        failures: Requests that failed by its fault so far, by reason.
+    """
+
+    name: str
+    state: str
+    slots: int
+    limit: int
+    auto: bool
+    in_flight: int
+    waiting: int | None
+    failures: Mapping[str, int]

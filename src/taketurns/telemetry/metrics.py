@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from taketurns.core.snapshot import PoolSnapshot
+from taketurns.telemetry.engine_metrics import EngineCollector, States
 from taketurns.telemetry.records import RequestRecord
 
 TENANTS_MAX = 1_000
@@ -190,6 +191,10 @@ class Metrics:
         self.reloaded.set(1)
         info = Gauge("taketurns_build_info", "Always 1.", ["version"], registry=registry)
         info.labels(version).set(1)
+
+    def watch_engines(self, states: States) -> None:
+        """Show how engines fare; ``states`` returns each pool's by its model's name."""
+        self._registry.register(EngineCollector(states))
 
     def know(self, tenants: Iterable[str]) -> None:
         """Give more tenants labels of their own, as long as there are any left."""

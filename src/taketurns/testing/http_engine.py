@@ -80,7 +80,10 @@ class FakeHttpEngine:
         text: What chats and completions say: words without quotes or backslashes.
 
     Attributes:
-        requests: Every request, in order of arrival.
+        pages: What a GET of a path answers, at once, such as that of ``/health``; a path that
+            isn't here has none.
+        asked: Every GET of these, in order of arrival.
+        requests: Every other request, in order of arrival.
         executed: Ids of requests that the engine began to compute.
         completed: Ids of requests whose whole answer went out.
         cancelled: Ids of requests whose connection was closed by the client before that.
@@ -92,6 +95,8 @@ class FakeHttpEngine:
     ) -> None:
         self.faults = dict(faults or {})
         self.text = text
+        self.pages: dict[str, bytes] = {}
+        self.asked: list[Request] = []
         self.requests: list[Request] = []
         self.executed = Tally()
         self.completed = Tally()
@@ -169,6 +174,11 @@ class FakeHttpEngine:
 
     def receive(self, peer: "_Peer", request: Request) -> None:
         """Take a request and answer it, at once or when released."""
+        if request.method == "GET" and request.target in self.pages:
+            self.asked.append(request)
+            peer.pending = (_whole(200, self.pages[request.target]), Fault())
+            peer.go_on()
+            return
         self.requests.append(request)
         fault = self.faults.get(request.number, Fault())
         if fault.status == 200:
