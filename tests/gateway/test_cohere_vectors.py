@@ -11,6 +11,7 @@ import pytest
 from cohere.core.request_options import RequestOptions
 
 from taketurns.errors import EngineBrokenError, EngineRefusedError, EngineTimeoutError
+from taketurns.system import wall_time_s
 from taketurns.testing.engine import fake_vector
 
 ONCE = RequestOptions(max_retries=0)
@@ -158,6 +159,13 @@ def test_a_limit_is_a_429_and_a_month_used_up_is_a_402_that_isnt_tried_again(pla
             )
             assert error.body["limit"]["name"] == "few"
             assert int(error.headers["retry-after"]) >= 1
+            assert error.headers["x-ratelimit-limit"] == "3"
+            assert error.headers["x-ratelimit-remaining"] == "1"
+            reset_s = int(error.headers["x-ratelimit-reset"])
+            assert 0 < reset_s - wall_time_s() <= 61
+            assert error.headers["ratelimit-policy"] == '"few";q=3;w=60;qu="inputs"'
+            assert error.headers["ratelimit"].startswith('"few";r=1;t=')
+            assert "x-ratelimit-limit-requests" not in error.headers
         async with client(site, "2", tenant="pico") as co:
             await co.rerank(model="embed", query="q", documents=["d"])
             before = len(site.records)

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How limits stand, as headers: OpenAI's ``x-ratelimit-*`` and IETF's ``RateLimit``.
+"""How limits stand, as headers: OpenAI's or Cohere's ``x-ratelimit-*``, and IETF's ``RateLimit``.
 
-Source: OpenAI's API reference, "Rate limits" (durations such as ``6m0s``);
-IETF HTTPAPI working group, draft-ietf-httpapi-ratelimit-headers.
+Source: OpenAI's API reference, "Rate limits" (durations such as ``6m0s``); Cohere's Python
+client, which reads ``X-RateLimit-Reset`` as seconds since 1970; IETF HTTPAPI working group,
+draft-ietf-httpapi-ratelimit-headers.
 """
 
 from collections.abc import Sequence
@@ -39,8 +40,9 @@ OPENAI_UNITS = ("requests", "tokens")
 class RateHeaders:
     """Tells how the same limits stand, answer after answer: what doesn't change is made once.
 
-    ``x-ratelimit-*`` tell, of several limits of a unit, of the one that leaves
-    least; ``RateLimit-Policy`` of all, and ``RateLimit`` of the tightest.
+    OpenAI's ``x-ratelimit-*`` tell, of several limits of a unit, of the one that leaves
+    least, Cohere's of the tightest of all; ``RateLimit-Policy`` of all, and ``RateLimit`` of
+    the tightest.
 
     Args:
         limits: In their order; none: no headers.
@@ -66,7 +68,12 @@ class RateHeaders:
         )
 
     def write(
-        self, headers: dict[str, str], remaining: Sequence[int], month_left_us: int = 0
+        self,
+        headers: dict[str, str],
+        remaining: Sequence[int],
+        month_left_us: int = 0,
+        *,
+        epoch_s: int | None = None,
     ) -> None:
         """Add the headers.
 
@@ -74,11 +81,12 @@ class RateHeaders:
             headers: To these.
             remaining: What each limit leaves, at least 0, in their order.
             month_left_us: How long until the month ends.
+            epoch_s: For Cohere's clients, the time in seconds since 1970; None: for OpenAI's.
         """
         limits, resets = self._limits, self._resets
         if not limits:
             return
-        for limit_name, remaining_name, reset_name, texts in self._openai:
+        for limit_name, remaining_name, reset_name, texts in () if epoch_s else self._openai:
             place = min(texts, key=remaining.__getitem__) if len(texts) > 1 else next(iter(texts))
             headers[limit_name] = texts[place]
             headers[remaining_name] = str(remaining[place])
@@ -92,6 +100,10 @@ class RateHeaders:
             if share < other or (share == other and left < least):
                 tight, start, most, least = place, its_start, its_most, left
         reset = (resets[tight] or _reset_texts(month_left_us))[1]
+        if epoch_s:
+            headers["X-RateLimit-Limit"] = str(most)
+            headers["X-RateLimit-Remaining"] = str(least)
+            headers["X-RateLimit-Reset"] = str(epoch_s + int(reset))
         headers["RateLimit-Policy"] = self._policy
         headers["RateLimit"] = f"{start}{min(least, SF_INTEGER_MAX)};t={reset}"
 

@@ -13,6 +13,7 @@ from taketurns.calendar_month import MonthClock
 from taketurns.config.limits import per_of, unit_of
 from taketurns.core.limit_rules import Amounts, LimitRule, Span, rules_for
 from taketurns.core.limits import Admitted, Denied, Ledger, Plan, Status
+from taketurns.dialects.names import Dialect
 from taketurns.dialects.rate_headers import Limit, RateHeaders
 from taketurns.errors import RequestError, TaketurnsError
 from taketurns.gateway.exchange import Exchange
@@ -267,7 +268,9 @@ class Admission:
         """Tell how limits stand whose counters are up to date."""
         remaining = [max(0, most - counter.used) for most, counter in held.counted]
         left_us = self._month_left_us(month, now_us) if held.tells_month else 0
-        held.headers.write(exchange.reply_headers, remaining, left_us)
+        cohere = exchange.dialect is Dialect.COHERE
+        epoch_s = int(self._wall().timestamp()) if cohere else None
+        held.headers.write(exchange.reply_headers, remaining, left_us, epoch_s=epoch_s)
 
 
 def _as_told(rule: LimitRule) -> Limit:
