@@ -21,6 +21,8 @@ PROSE = [*sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]
 LINES_MAX_CORE = 300
 LINES_MAX = 500
 LINES_MAX_RAISED = {
+    # Events and predictions read and write the same few counts.
+    "core/forecast.py": 330,
     # One algorithm: each method leans on the rules that the others keep.
     "core/ring.py": 370,
     # The façade of the core: a method for each event, half of it their contracts.

@@ -228,8 +228,14 @@ LIMIT             UNIT      MAX        PER     SCOPE  MODE     TAKES  INSTEAD OF
 chats             requests  500        minute  each   enforce  1      everyone, tried-before
 tried             requests  100        minute  each   shadow   1      tried-before
 tokens/day/total  tokens    1,000,000  day     total  shadow   524    -
+
+How long it would wait, a running gateway knows: ask it with --admin.
 """
     )
+
+
+def test_without_a_wait_target_no_wait_is_told(run):
+    assert "How long it would wait" not in run("--tenant", "visitor", *CHAT).stdout
 
 
 def test_a_suspended_tenant_and_a_limit_that_nothing_passes_are_said(run):
@@ -334,6 +340,56 @@ m                 1     1          not known when
 Now it would be refused by chats.
 """)
     assert admin.asked[0][1] == "Bearer t"
+
+
+THROTTLE = {
+    "mode": "enforce",
+    "target_s": 2.0,
+    "predicted_wait_s": 3.2504,
+    "better_tiers_cost": 0,
+    "own_cost": 12000,
+    "others_cost": 4500,
+    "cost_per_s": 5000,
+    "would": "refused",
+    "reason": "share",
+    "retry_after_s": 1.3,
+}
+REPORTED = " (shadow: it is only reported)"
+IN_FRONT = """\
+Predicted wait: 3.25s (target 2s). In front of it:
+             0  better tiers
+        12,000  its tenant's own
+         4,500  other tenants, until its turn
+Served of its tier: 5,000 cost units a second.
+"""
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (
+            {},
+            f"{IN_FRONT}That is too late: what its tenant has in front; it would pass in 1.3s.\n\n",
+        ),
+        (
+            {"reason": "capacity", "mode": "shadow"},
+            f"{IN_FRONT}That is too late: no capacity; it would pass in 1.3s{REPORTED}.\n\n",
+        ),
+        (
+            {"predicted_wait_s": 0, "would": "admitted", "reason": None, "retry_after_s": None},
+            "Predicted wait: none, a slot is free (target 2s).\n\n",
+        ),
+        (
+            {"predicted_wait_s": None, "would": "admitted", "reason": None, "retry_after_s": None},
+            "Predicted wait: not known yet, too little was served (target 2s).\n\n",
+        ),
+    ],
+)
+def test_people_read_how_long_it_would_wait_and_why(run, parts, said):
+    now = {**NOW, "throttle": {**THROTTLE, **parts}}
+    with AdminSide(answer=json.dumps(now).encode()) as admin:
+        done = run("--tenant", "acme", *CHAT, "--admin", admin.url)
+    assert done.stdout.endswith(f"\n\n{said}Now it would be refused by chats.\n")
 
 
 def test_an_admitted_request_is_refused_by_nobody(run):

@@ -1064,7 +1064,8 @@ def test_the_admin_side_tells_what_is_used_and_what_would_happen(play):
         held = await site.fill(tenant="acme")
         query = "/limits?tenant=acme&endpoint=chat&model=chat"
         told = (await site.admin(query + "&input_tokens=1&output_tokens=5", TOKEN)).json
-        assert set(told) == {"rules", "would", "by"}
+        assert set(told) == {"rules", "throttle", "would", "by"}
+        assert told["throttle"] is None
         rows = {row["rule"]: row for row in told["rules"]}
         assert list(rows) == ["hourly", "month", "together", "tried"]
         assert rows["month"] == {

@@ -15,7 +15,7 @@ class Predicts:
         self.prediction = prediction
         self.asked = []
 
-    def predict(self, ticket, now_us, *, target_us, ahead=0):
+    def predict(self, ticket, now_us, *, target_us, ahead=0, counts=True):
         self.asked.append((ticket, ahead))
         return self.prediction
 
@@ -142,3 +142,82 @@ def test_a_pool_predicts_for_itself_and_lets_in_what_it_can_serve(play):
         assert {(await task).status for task in together} == {200}
 
     play(scenario, tiers=TIERS)
+
+
+TOKEN = "admin-token"
+
+
+async def outlook(site, endpoint="chat", **more):
+    query = {"tenant": "acme", "endpoint": endpoint, "input_tokens": 90, **more}
+    query = {"model": "embed" if endpoint in {"embeddings", "rerank"} else "chat", **query}
+    text = "&".join(f"{name}={value}" for name, value in query.items())
+    return (await site.admin(f"/limits?{text}", TOKEN)).json
+
+
+def test_the_admin_side_tells_how_long_a_request_would_wait(play):
+    async def scenario(site):
+        told = await outlook(site)
+        assert told["throttle"]["predicted_wait_s"] == 0
+        assert (told["throttle"]["would"], told["would"]) == ("admitted", "admitted")
+        assert (await outlook(site, tenant="pico"))["throttle"] is None
+        assert (await outlook(site, model="nothing"))["throttle"] is None
+        for _ in range(20):
+            assert (await site.chat()).status == 200
+        held = await site.fill(tenant="acme")
+        waiting = site.start(site.chat(tenant="acme"))
+        await site.queued("chat", 1)
+        throttle = (await outlook(site))["throttle"]
+        assert throttle["predicted_wait_s"] > 0
+        assert (throttle["own_cost"], throttle["better_tiers_cost"]) == (1_000, 0)
+        assert throttle["cost_per_s"] > 0
+        assert throttle["target_s"] == 60.0
+        site.engines["gpu-0"].release()
+        for task in (*held, waiting):
+            assert (await task).status == 200
+
+    tiers = {"production": {"rank": 0, "wait_target": "60s"}, "trial": {"rank": 1}}
+    play(scenario, tiers=tiers, server={"admin_token": TOKEN})
+
+
+@pytest.mark.parametrize(
+    ("mode", "would", "by"), [("enforce", "refused", ["throttle"]), ("shadow", "admitted", [])]
+)
+def test_the_admin_side_tells_whom_the_throttle_would_refuse(play, chat_model, mode, would, by):
+    async def scenario(site):
+        predicts = Predicts(Prediction(**{"rate": RATE_ONE, **LATE_BY_SHARE}))
+        site.pool("chat").turns._scheduler = predicts
+        told = await outlook(site)
+        assert (told["would"], told["by"]) == (would, by)
+        throttle = told["throttle"]
+        assert (throttle["would"], throttle["reason"], throttle["mode"]) == (
+            "refused",
+            "share",
+            mode,
+        )
+        assert (throttle["predicted_wait_s"], throttle["own_cost"]) == (5.0, 700)
+        assert throttle["retry_after_s"] > 0
+
+    play(
+        scenario,
+        settles=False,
+        tiers=TIERS,
+        server={"admin_token": TOKEN},
+        models={"chat": chat_model(throttle=mode)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "inputs", "ticket", "ahead"),
+    [("embeddings", 3, 30, 60), ("rerank", 2, 30, 60)],
+)
+def test_each_text_is_a_ticket_and_the_last_waits_for_the_others(
+    play, endpoint, inputs, ticket, ahead
+):
+    async def scenario(site):
+        predicts = Predicts(Prediction(wait_us=1))
+        site.pool("embed").turns._scheduler = predicts
+        assert (await outlook(site, endpoint, inputs=inputs))["would"] == "admitted"
+        ((asked, before),) = predicts.asked
+        assert (asked.cost, before) == (ticket, ahead)
+
+    play(scenario, settles=False, tiers=TIERS, server={"admin_token": TOKEN})

@@ -55,7 +55,7 @@ def explain(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Say what holds for a request: its limits, tier, share, cost and queues.
 
-    With --admin also what is used of its limits, and whether it would pass.
+    With --admin also what is used of its limits, how long it would wait, and whether it would pass.
     Nothing is sent to an engine, and nothing is counted.
     """
     from taketurns.config.load import load
@@ -81,6 +81,8 @@ def explain(  # noqa: PLR0913 - one for each option
     _print_facts(facts)
     if now is not None:
         _print_now(now)
+    elif facts["wait_target_s"] is not None:
+        output.result("\nHow long it would wait, a running gateway knows: ask it with --admin.")
 
 
 def _check_names(config: "Config", tenant: str, endpoint: str, model: str) -> None:
@@ -409,8 +411,36 @@ def _print_now(now: dict[str, Any]) -> None:
             ],
         )
         output.result("")
+    if isinstance(now.get("throttle"), dict):
+        _print_throttle(now["throttle"])
     by = ", ".join(map(str, now["by"]))
     output.result(f"Now it would be {now['would']}{f' by {by}' if by else ''}.")
+
+
+def _print_throttle(throttle: dict[str, Any]) -> None:
+    """Print the wait that a gateway predicts, and what it's made of."""
+    wait_s, target_s = throttle["predicted_wait_s"], throttle["target_s"]
+    target = f"target {_duration(target_s)}"
+    if wait_s is None:
+        output.result(f"Predicted wait: not known yet, too little was served ({target}).")
+    elif wait_s == 0:
+        output.result(f"Predicted wait: none, a slot is free ({target}).")
+    else:
+        output.result(f"Predicted wait: {round(wait_s, 3):g}s ({target}). In front of it:")
+        rows = [
+            ("better tiers", throttle["better_tiers_cost"]),
+            ("its tenant's own", throttle["own_cost"]),
+            ("other tenants, until its turn", throttle["others_cost"]),
+        ]
+        for what, cost in rows:
+            output.result(f"  {_number(cost):>12}  {what}")
+        output.result(f"Served of its tier: {_number(throttle['cost_per_s'])} cost units a second.")
+    if throttle["would"] == "refused":
+        why = "what its tenant has in front" if throttle["reason"] == "share" else "no capacity"
+        again = f"{round(throttle['retry_after_s'], 3):g}s"
+        mode = "" if throttle["mode"] == "enforce" else " (shadow: it is only reported)"
+        output.result(f"That is too late: {why}; it would pass in {again}{mode}.")
+    output.result("")
 
 
 def _number(value: Json) -> str:

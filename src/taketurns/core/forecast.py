@@ -204,7 +204,6 @@ class Forecast:
     ) -> Prediction:
         """Predict the wait of a ticket that may be queued next; see :meth:`Scheduler.predict`."""
         self._count_fresh()
-        slots = self._slots
         demand = self._tiers[state.rank].demand
         own = demand.offer(tenant.name, tenant.weight, ticket.cost + ahead, now_us)
         pace = self._pace()
@@ -217,19 +216,45 @@ class Forecast:
             tracked = _new(_Tracked, (now_us + target_us, state.rank, correction))
         self._predicted = (ticket.id, tracked)
         self._announced = (tenant.name, ahead)
+        factor = correction.factor
+        prediction = self._foreseen(state, flow, tenant, own, ticket.priority, ahead, pace, factor)
+        wait_us = prediction.wait_us
+        if wait_us and target_us is not None and wait_us * factor > target_us * ONE:
+            # Whoever queues it all the same, in a trial without refusals, teaches nothing by it.
+            self._predicted = (ticket.id, None)
+        return prediction
+
+    def foresee(
+        self, state: TierState, flow: Flow | None, tenant: Tenant, ticket: Ticket, ahead: int
+    ) -> Prediction:
+        """Predict as :meth:`predict` does, and count nothing."""
+        self._count_fresh()
+        own = self._tiers[state.rank].demand.own.get(tenant.name) or Own(tenant.weight, 0)
+        pace = self._pace()
+        factor = self._correction(state.rank, pace).factor
+        return self._foreseen(state, flow, tenant, own, ticket.priority, ahead, pace, factor)
+
+    def _foreseen(
+        self,
+        state: TierState,
+        flow: Flow | None,
+        tenant: Tenant,
+        own: Own,
+        priority: int,
+        ahead: int,
+        pace: Pace | None,
+        factor: int,
+    ) -> Prediction:
+        slots = self._slots
         capped = flow is not None and flow.capped
         if slots.available and not ahead and not capped and state.may_start(slots.total):
             return AT_ONCE
         if pace is None:
             return UNKNOWN
-        before = ahead + own.before(ticket.priority)
-        prediction = self._reckon(state, flow, own, before, pace, correction.factor)
+        before = ahead + own.before(priority)
+        prediction = self._reckon(state, flow, own, before, pace, factor)
         if tenant.cap is not None and (capped or before):
             prediction = within_cap(prediction, tenant.cap, pace)
-        wait_us = prediction.wait_us or 0
-        if target_us is not None and wait_us * correction.factor > target_us * ONE:
-            # Whoever queues it all the same, in a trial without refusals, teaches nothing by it.
-            self._predicted = (ticket.id, None)
         return prediction
 
     def _reckon(

@@ -334,7 +334,13 @@ class Scheduler:
         return None if entry is None else entry[3]
 
     def predict(
-        self, ticket: Ticket, now_us: int, *, target_us: int | None = None, ahead: int = 0
+        self,
+        ticket: Ticket,
+        now_us: int,
+        *,
+        target_us: int | None = None,
+        ahead: int = 0,
+        counts: bool = True,
     ) -> Prediction:
         """Predict how long a ticket would wait if it were submitted next. O(1).
 
@@ -346,6 +352,7 @@ class Scheduler:
             now_us: The time.
             target_us: Longest wait that is in time; None: until its deadline.
             ahead: Cost of tickets that are submitted with it and go before it.
+            counts: False: only look.
 
         Raises:
             ValueError: The pool's rules have no throttle, or its tier is unknown.
@@ -356,6 +363,8 @@ class Scheduler:
         name = EVERYBODY if self._rules.shared_queue else ticket.tenant
         tenant = self._tenants.get(name) or Tenant(name)
         flow = state.flows.get(name)
+        if not counts:
+            return self._forecast.foresee(state, flow, tenant, ticket, ahead)
         return self._forecast.predict(state, flow, tenant, ticket, now_us, target_us, ahead)
 
     def snapshot(self) -> PoolSnapshot:

@@ -4,19 +4,17 @@
 import contextlib
 import hmac
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 
-from taketurns.config.limits import unit_of
-from taketurns.core.limit_rules import Amounts
 from taketurns.errors import RequestError
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.gateway import Gateway
+from taketurns.gateway.outlook import outlook
 from taketurns.gateway.problems import MethodError, problem_of
-from taketurns.units import s_from_us
 
 LOG = logging.getLogger(__name__)
 
@@ -112,38 +110,7 @@ class Admin:
     async def _limits(self, exchange: Exchange) -> Answer:
         self._authorize(exchange)
         asked = {name: values[-1] for name, values in parse_qs(exchange.query).items()}
-        config = self._gateway.config
-        tenant = config.tenants.get(asked.get("tenant", ""))
-        if tenant is None:
-            raise RequestError(404, "tenant_not_found", "There is no such tenant.", param="tenant")
-        admission = self._gateway.admission
-        rules = admission.rules(
-            tenant=asked["tenant"],
-            tier=tenant.tier,
-            endpoint=asked.get("endpoint", ""),
-            model=asked.get("model", ""),
-        )
-        amounts = Amounts(*(_count(asked, name) for name in ("inputs", *_TOKENS)))
-        statuses = admission.statuses(rules, asked["tenant"], amounts)
-        holding = [status for status in statuses if not status.rule.shadow]
-        by = [status.rule.name for status in holding if status.wait_us != 0]
-        return _json(
-            {
-                "rules": [
-                    {
-                        "rule": status.rule.name,
-                        "unit": unit_of(status.rule),
-                        "limit": status.rule.max,
-                        "used": status.used,
-                        "wait_s": None if status.wait_us is None else s_from_us(status.wait_us),
-                        "mode": "shadow" if status.rule.shadow else "enforce",
-                    }
-                    for status in statuses
-                ],
-                "would": "refused" if by else "admitted",
-                "by": by,
-            }
-        )
+        return _json(outlook(self._gateway, asked, exchange.arrived_us))
 
     async def _ticket(self, exchange: Exchange) -> Answer:
         self._authorize(exchange)
@@ -181,16 +148,6 @@ class Admin:
         )
         if scheme.lower() != "bearer" or not matches:
             raise RequestError(401, "invalid_admin_token", "Incorrect admin token.")
-
-
-_TOKENS = ("input_tokens", "output_tokens")
-
-
-def _count(asked: Mapping[str, str], name: str) -> int:
-    text = asked.get(name, "1" if name == "inputs" else "0")
-    if not (text.isascii() and text.isdigit() and len(text) <= 12):
-        raise RequestError(400, "invalid_value", f"{name} must be a whole number.", param=name)
-    return int(text)
 
 
 def _json(value: object) -> Answer:

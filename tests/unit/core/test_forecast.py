@@ -194,6 +194,23 @@ def test_the_pace_is_that_of_the_time_in_which_tickets_waited(pool):
     assert forecast._pace() is forecast._busy
 
 
+def test_a_look_predicts_the_same_and_counts_nothing(pool):
+    pool.queue("a", times=11)
+    pool.queue("b", times=5)
+    demand = pool.scheduler._forecast._tiers[0].demand
+    for tenant in ("a", "c"):
+        before = demand.offered, demand.horizon_us, set(demand.own)
+        ticket = pool.ticket(tenant)
+        looked = pool.scheduler.predict(
+            ticket, pool.now_us, target_us=9 * SECOND, ahead=50, counts=False
+        )
+        assert (demand.offered, demand.horizon_us, set(demand.own)) == before
+        predicted = pool.scheduler.predict(ticket, pool.now_us, target_us=9 * SECOND, ahead=50)
+        assert looked.own == predicted.own
+        assert looked.wait_us == pytest.approx(predicted.wait_us, rel=0.02)
+        assert demand.offered > before[0]
+
+
 def test_without_slots_nothing_is_predicted(pool):
     pool.resize(0)
     assert pool.predict().wait_us is None
