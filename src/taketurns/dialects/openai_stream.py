@@ -19,6 +19,10 @@ USAGE_TOKENS_MAX = 1_000_000_000
 
 _USAGE_KEY = b'"usage"'
 
+_NO_USAGE = b',"usage":null'
+"""What some engines write in every event but the last. It can't stand in a text: there its
+quotes would have backslashes."""
+
 _NULL_USAGE = re.compile(rb',\s*"usage"\s*:\s*null(?=\s*[,}])|"usage"\s*:\s*null\s*,\s*')
 
 
@@ -85,7 +89,7 @@ def usage_of(payload: bytes) -> Usage | None:
 def usage_in(events: bytes) -> Usage | None:
     """Return the last usage that stands in whole events, or None."""
     usage = None
-    if _USAGE_KEY in events:
+    if _USAGE_KEY in events and events.count(_USAGE_KEY) != events.count(_NO_USAGE):
         for payload in payloads(events):
             if _USAGE_KEY in payload:
                 usage = usage_of(payload) or usage
@@ -116,6 +120,8 @@ class OpenAiVoice:
         """Return whole events of the engine as the client gets them; maybe nothing."""
         if self._keep_usage or _USAGE_KEY not in events:
             return events
+        if events.count(_USAGE_KEY) == events.count(_NO_USAGE):
+            return events.replace(_NO_USAGE, b"")
         return b"".join([_without_usage(event) for event in split(events)])
 
     def finish(self) -> bytes:
