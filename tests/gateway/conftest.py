@@ -17,6 +17,7 @@ from taketurns.gateway.auth import mint
 from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.run import run
 from taketurns.testing.engine import FakeEmbeddingEngine, FakeGenerationEngine
+from taketurns.testing.fault_proxy import FaultProxy
 from taketurns.testing.http_engine import FakeHttpEngine
 
 LOOPS = {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
@@ -173,6 +174,7 @@ class Site:
     log: ListLog = field(default_factory=ListLog)
     engines: dict = field(default_factory=dict)
     own_log: object = None
+    proxies: list = field(default_factory=list)
 
     @property
     def gateway(self):
@@ -310,7 +312,7 @@ def _with_fakes(site):
                 pool.engines[name] = site.engines[name] = fake
 
 
-async def _play(scenario, *, backends, settles, sections):
+async def _play(scenario, *, backends, settles, proxied, sections):
     async with (
         asyncio.timeout(SAFETY_S),
         contextlib.AsyncExitStack() as engines,
@@ -319,10 +321,13 @@ async def _play(scenario, *, backends, settles, sections):
         asyncio.TaskGroup() as tasks,
     ):
         served = [await engines.enter_async_context(FakeHttpEngine()) for _ in range(backends)]
-        config, keys = configure(backends=served, **sections)
+        before = served if proxied else ()
+        proxies = [await engines.enter_async_context(FaultProxy(part.port)) for part in before]
+        config, keys = configure(backends=proxies or served, **sections)
         ready = asyncio.get_running_loop().create_future()
         task = tasks.create_task(run(config, ready.set_result, handle_signals=False))
         site = Site(await ready, keys, http, served, stack, tasks, task)
+        site.proxies = proxies
         _with_fakes(site)
         site.own_log, site.gateway._log = site.gateway._log, site.log
         await scenario(site)
@@ -337,9 +342,17 @@ async def _play(scenario, *, backends, settles, sections):
 def play(request):
     """Return a function that serves a configuration and runs a scenario against it."""
 
-    def play(scenario, *, backends=0, settles=True, **sections):
+    def play(scenario, *, backends=0, settles=True, proxied=False, **sections):
         with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            runner.run(_play(scenario, backends=backends, settles=settles, sections=sections))
+            runner.run(
+                _play(
+                    scenario,
+                    backends=backends,
+                    settles=settles,
+                    proxied=proxied,
+                    sections=sections,
+                )
+            )
 
     return play
 

@@ -6,6 +6,7 @@ then is told with a status. Afterwards only whole events are sent, each byte as
 it came; between two of them there's room for a comment, or for an error.
 """
 
+import re
 from contextlib import aclosing
 from typing import Protocol
 
@@ -17,13 +18,16 @@ from taketurns.gateway.problems import problem_of
 from taketurns.gateway.watch import RelayRules, Watch
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationAnswer
-from taketurns.wire.sse import EventCutter, EventTooLargeError
+from taketurns.wire.sse import EventCutter, EventTooLargeError, payloads
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """Largest answer that is held whole."""
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """How much of an engine's error is kept."""
+
+FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
+"""What an engine's last event has that sends no ``[DONE]`` after it."""
 
 STREAM_HEADERS = {
     "Cache-Control": "no-cache",
@@ -202,11 +206,12 @@ class StreamRelay:
         Raises:
             EngineBrokenError: Nothing came, or nothing that says that it's over.
         """
-        tail = self._tail
-        if not tail:
+        if not self._tail:
             raise EngineBrokenError(self._engine, "the stream ended before it began")
-        over = b"[DONE]" in tail or self._meter.usage is not None
-        if not over and (b'"finish_reason"' not in tail or b'"finish_reason":null' in tail):
+        said = payloads(self._tail)
+        last = said[-1] if said else b""
+        over = last.strip() == b"[DONE]" or self._meter.usage is not None
+        if not over and not FINISHED.search(last):
             raise EngineBrokenError(self._engine, "the stream ended before the answer did")
 
 

@@ -113,6 +113,11 @@ class FakeHttpEngine:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def port(self) -> int:
+        """TCP port."""
+        return self._port
+
+    @property
     def connections(self) -> int:
         """Connections that are open."""
         return len(self._peers)
