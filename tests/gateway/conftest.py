@@ -312,9 +312,9 @@ def _with_fakes(site):
                 pool.engines[name] = site.engines[name] = fake
 
 
-async def _play(scenario, *, backends, settles, proxied, sections):
+async def _play(scenario, *, backends, settles, proxied, safety_s, sections):
     async with (
-        asyncio.timeout(SAFETY_S),
+        asyncio.timeout(safety_s),
         contextlib.AsyncExitStack() as engines,
         contextlib.AsyncExitStack() as stack,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
@@ -342,7 +342,7 @@ async def _play(scenario, *, backends, settles, proxied, sections):
 def play(request):
     """Return a function that serves a configuration and runs a scenario against it."""
 
-    def play(scenario, *, backends=0, settles=True, proxied=False, **sections):
+    def play(scenario, *, backends=0, settles=True, proxied=False, safety_s=SAFETY_S, **sections):
         with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
             runner.run(
                 _play(
@@ -350,6 +350,7 @@ def play(request):
                     backends=backends,
                     settles=settles,
                     proxied=proxied,
+                    safety_s=safety_s,
                     sections=sections,
                 )
             )
