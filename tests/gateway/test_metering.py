@@ -26,9 +26,19 @@ class Turn:
         self.settled.append(cost)
 
 
+class Seen:
+    """Stands for an engine's call: counts what streams."""
+
+    tokens = 0
+
+    def streamed(self, tokens):
+        self.tokens += tokens
+
+
 def meter_of(cost, *, expected=256, most=10**6, stride=32):
     turn, record = Turn(), RequestRecord("", "", input_tokens=10)
-    return Meter(turn, record, cost, Foreseen(10, expected, most), stride), turn, record
+    foreseen = Foreseen(10, expected, most)
+    return Meter(turn, record, cost, foreseen, stride, Seen()), turn, record
 
 
 def test_the_charge_rolls_a_horizon_ahead_in_steps():
