@@ -201,6 +201,8 @@ class FakeHttpEngine:
         route = request.target.partition("?")[0]
         if route.endswith("/models"):
             return _whole(200, b'{"object":"list","data":[{"id":"fake","object":"model"}]}')
+        if request.method != "POST":
+            return _whole(404, b'{"error":{"message":"no such route"}}')
         fields = msgspec.json.decode(request.body, type=dict[str, object])
         batch = batch_answer(route, fields, fault.vectors)
         if batch is not None:
