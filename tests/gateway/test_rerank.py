@@ -98,5 +98,12 @@ def test_a_model_without_the_endpoint_says_what_it_serves(play):
 def test_cosines_need_no_unit_vectors_and_stand_vectors_of_no_length():
     vectors = [array("f", numbers).tobytes() for numbers in ([3, 0], [0, 2], [5, 0], [0, 0])]
 
-    assert cosines(vectors) == [0.0, 1.0, 0.0]
-    assert cosines(vectors[:1]) == []
+    assert list(cosines(vectors)) == [0.0, 1.0, 0.0]
+    assert list(cosines(vectors[:1])) == []
+
+
+def test_each_document_is_compared_with_its_own_query():
+    rows = [[1, 0], [0, 1], [2, 0], [3, 0]]
+    vectors = [array("f", numbers).tobytes() for numbers in rows]
+
+    assert list(cosines(vectors, 2)) == [1.0, 0.0]

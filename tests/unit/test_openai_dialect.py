@@ -273,8 +273,8 @@ def vectors(numbers):
 )
 def test_both_encodings_decode_to_the_same_float32(numbers):
     made = vectors(numbers)
-    as_numbers = json.loads(openai.embeddings_answer("m", made, 7, as_base64=False))
-    as_base64 = json.loads(openai.embeddings_answer("m", made, 7, as_base64=True))
+    as_numbers = json.loads(b"".join(openai.embeddings_answer("m", made, 7, as_base64=False)))
+    as_base64 = json.loads(b"".join(openai.embeddings_answer("m", made, 7, as_base64=True)))
     for answer in (as_numbers, as_base64):
         assert answer["object"] == "list"
         assert answer["model"] == "m"
@@ -286,7 +286,7 @@ def test_both_encodings_decode_to_the_same_float32(numbers):
 
 
 def test_a_models_name_is_quoted():
-    answer = openai.embeddings_answer('a"b\\', vectors([[1.0]]), 1, as_base64=True)
+    answer = b"".join(openai.embeddings_answer('a"b\\', vectors([[1.0]]), 1, as_base64=True))
     assert json.loads(answer)["model"] == 'a"b\\'
 
 

@@ -9,7 +9,7 @@ not published: see :func:`as_int8`.
 import base64
 import math
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -149,8 +149,8 @@ def _at_least_one(value: int | None, field: str) -> int | None:
 
 def embed_answer(
     request: EmbedRequest, vectors: Sequence[bytes], tokens: int, answer_id: str
-) -> bytes:
-    """Write the answer.
+) -> Iterator[bytes]:
+    """Write the answer, in pieces of a vector each.
 
     Args:
         request: The request.
@@ -158,20 +158,29 @@ def embed_answer(
         tokens: Tokens of all texts.
         answer_id: Id of the answer.
     """
-    told: dict[str, object] = {
+    told = {
         "id": answer_id,
         "texts": request.texts,
         "meta": meta(request.version, input_tokens=tokens),
+        "response_type": "embeddings_by_type" if request.types else "embeddings_floats",
     }
+    yield msgspec.json.encode(told).removesuffix(b"}") + b',"embeddings":'
     if not request.types:
-        told["response_type"] = "embeddings_floats"
-        told["embeddings"] = [as_float(vector) for vector in vectors]
-    else:
-        told["response_type"] = "embeddings_by_type"
-        told["embeddings"] = {
-            kind: [TYPES[kind](vector) for vector in vectors] for kind in request.types
-        }
-    return msgspec.json.encode(told)
+        yield from _listed(vectors, as_float)
+    before = b"{"
+    for kind in request.types:
+        yield b"%b%b:" % (before, msgspec.json.encode(kind))
+        yield from _listed(vectors, TYPES[kind])
+        before = b","
+    yield b"}}" if request.types else b"}"
+
+
+def _listed(vectors: Sequence[bytes], made: Callable[[bytes], object]) -> Iterator[bytes]:
+    before = b"["
+    for vector in vectors:
+        yield before + msgspec.json.encode(made(vector))
+        before = b","
+    yield b"]"
 
 
 def as_float(vector: bytes) -> list[float]:

@@ -7,9 +7,9 @@ Source: OpenAI's API reference (embeddings, errors), checked against the
 official Python client.
 """
 
-import base64
+import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,8 +84,8 @@ def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
 
 def embeddings_answer(
     model: str, vectors: Sequence[bytes], tokens: int, *, as_base64: bool
-) -> bytes:
-    """Write the answer to an embeddings request.
+) -> Iterator[bytes]:
+    """Write the answer to an embeddings request, in pieces of a vector each.
 
     Args:
         model: Name that the client asked for.
@@ -93,18 +93,17 @@ def embeddings_answer(
         tokens: Tokens of the request.
         as_base64: Write base64, else lists of numbers.
     """
-    parts = []
+    yield b'{"object":"list","data":['
     for index, vector in enumerate(vectors):
         if as_base64:
-            value = '"' + base64.b64encode(vector).decode() + '"'
+            value = b'"%b"' % binascii.b2a_base64(vector, newline=False)
         else:
-            value = msgspec.json.encode(memoryview(vector).cast("f").tolist()).decode()
-        parts.append(f'{{"object":"embedding","index":{index},"embedding":{value}}}')
-    usage = f'{{"prompt_tokens":{tokens},"total_tokens":{tokens}}}'
-    name = msgspec.json.encode(model).decode()
-    return (
-        f'{{"object":"list","data":[{",".join(parts)}],"model":{name},"usage":{usage}}}'
-    ).encode()
+            value = msgspec.json.encode(memoryview(vector).cast("f").tolist())
+        comma = b"," if index else b""
+        yield b'%b{"object":"embedding","index":%d,"embedding":%b}' % (comma, index, value)
+    name = msgspec.json.encode(model)
+    usage = b'{"prompt_tokens":%d,"total_tokens":%d}' % (tokens, tokens)
+    yield b'],"model":%b,"usage":%b}' % (name, usage)
 
 
 _TYPE_BY_STATUS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

@@ -5,7 +5,7 @@ Source: TEI's OpenAPI description.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,18 +89,20 @@ def parse_embed(body: bytes, *, inputs_max: int) -> EmbedRequest:
     return EmbedRequest(inputs, read.dimensions, read.direction())
 
 
-def embed_answer(vectors: Sequence[bytes]) -> bytes:
-    """Write the answer: the vectors, brought to length 1, and nothing else.
+def embed_answer(vectors: Sequence[bytes]) -> Iterator[bytes]:
+    """Write the answer, in pieces: the vectors, brought to length 1, and nothing else.
 
     Args:
         vectors: Little-endian float32, in the order of the inputs.
     """
-    told = []
+    before = b"["
     for vector in vectors:
         numbers = memoryview(vector).cast("f").tolist()
         length = math.hypot(*numbers)
-        told.append([number / length for number in numbers] if length else numbers)
-    return msgspec.json.encode(told)
+        told = [number / length for number in numbers] if length else numbers
+        yield before + msgspec.json.encode(told)
+        before = b","
+    yield b"]"
 
 
 def parse_rerank(body: bytes, *, documents_max: int) -> tuple[RerankRequest, Truncate]:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relevance by the cosine of two vectors, for models that embed and don't score."""
 
-import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import mul
 
-NUMBERS_INLINE_MAX = 16 * 1024
-"""Vectors up to this many numbers are worked on on the event loop: at most some milliseconds."""
+from taketurns.system import give_way
+
+NUMBERS_AT_ONCE = 16 * 1024
+"""So many numbers are worked on before others get their turn: about a millisecond."""
 
 
 async def scores_of(vectors: Sequence[bytes], queries: int) -> list[float]:
@@ -17,19 +18,28 @@ async def scores_of(vectors: Sequence[bytes], queries: int) -> list[float]:
         vectors: Little-endian float32: those of the queries, then those of the documents.
         queries: How many queries; one stands for all documents.
     """
-    if sum(map(len, vectors)) // 4 <= NUMBERS_INLINE_MAX:
-        return cosines(vectors, queries)
-    return await asyncio.to_thread(cosines, vectors, queries)
-
-
-def cosines(vectors: Sequence[bytes], queries: int = 1) -> list[float]:
-    """Return the cosine of each document with its query; 0 with a vector of no length."""
-    numbers = [memoryview(vector).cast("f").tolist() for vector in vectors]
-    lengths = [math.hypot(*vector) for vector in numbers]
     scores = []
-    for place in range(queries, len(numbers)):
-        query = 0 if queries == 1 else place - queries
-        product = lengths[query] * lengths[place]
-        dot = sum(map(mul, numbers[query], numbers[place]))
-        scores.append(dot / product if product else 0.0)
+    numbers = 0
+    for score in cosines(vectors, queries):
+        scores.append(score)
+        numbers += len(vectors[0]) // 4
+        if numbers > NUMBERS_AT_ONCE:
+            numbers = 0
+            await give_way()
     return scores
+
+
+def cosines(vectors: Sequence[bytes], queries: int = 1) -> Iterator[float]:
+    """Yield the cosine of each document with its query; 0 with a vector of no length."""
+    query, query_length = _vector(vectors[0])
+    for place in range(queries, len(vectors)):
+        if queries > 1:
+            query, query_length = _vector(vectors[place - queries])
+        document, length = _vector(vectors[place])
+        product = query_length * length
+        yield sum(map(mul, query, document)) / product if product else 0.0
+
+
+def _vector(vector: bytes) -> tuple[list[float], float]:
+    numbers = memoryview(vector).cast("f").tolist()
+    return numbers, math.hypot(*numbers)

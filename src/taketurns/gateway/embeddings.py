@@ -2,16 +2,19 @@
 """The endpoints that need vectors, in every dialect."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from taketurns.dialects import cohere_embed, openai, tei
 from taketurns.dialects.openai import cannot, invalid
 from taketurns.gateway.batches import EmbeddingPool
-from taketurns.gateway.cosine import NUMBERS_INLINE_MAX
 from taketurns.gateway.exchange import Answer, Exchange
-from taketurns.gateway.items import Embedded, EmbedRequest
+from taketurns.gateway.items import EmbedRequest
 from taketurns.gateway.pools import Caller
 from taketurns.ports.engine import Truncate
+from taketurns.system import give_way
+
+BYTES_AT_ONCE = 32 * 1024
+"""So much of an answer is written before others get their turn: at most some milliseconds."""
 
 ENDS: Mapping[str, Truncate | None] = {"NONE": None, "START": "start", "END": "end"}
 """Which end of a text is cut off, by Cohere's names."""
@@ -34,11 +37,9 @@ async def answer_openai(
     )
     embedded = await pool.embed(exchange, asked, caller)
     return await _written(
-        embedded,
-        lambda: openai.embeddings_answer(
+        openai.embeddings_answer(
             request.model, embedded.vectors, embedded.tokens, as_base64=request.base64
-        ),
-        quick=request.base64,
+        )
     )
 
 
@@ -75,8 +76,7 @@ async def _answer_cohere(
     embedded = await pool.embed(exchange, asked, caller)
     answer_id = exchange.record.request_id
     return await _written(
-        embedded,
-        lambda: cohere_embed.embed_answer(request, embedded.vectors, embedded.tokens, answer_id),
+        cohere_embed.embed_answer(request, embedded.vectors, embedded.tokens, answer_id)
     )
 
 
@@ -111,14 +111,17 @@ async def answer_tei(
         truncate=ENDS[request.truncate],
     )
     embedded = await pool.embed(exchange, asked, caller)
-    return await _written(embedded, lambda: tei.embed_answer(embedded.vectors))
+    return await _written(tei.embed_answer(embedded.vectors))
 
 
-async def _written(
-    embedded: Embedded, write: Callable[[], bytes], *, quick: bool = False
-) -> Answer:
-    """Return an answer; where writing it takes long, that is done in a thread."""
-    numbers = len(embedded.vectors) * len(embedded.vectors[0]) // 4
-    if quick or numbers <= NUMBERS_INLINE_MAX:
-        return Answer(200, write())
-    return Answer(200, await asyncio.to_thread(write))
+async def _written(pieces: Iterator[bytes]) -> Answer:
+    """Return an answer; others have their turn while a long one is written."""
+    written: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        written.append(piece)
+        size += len(piece)
+        if size > BYTES_AT_ONCE:
+            size = 0
+            await give_way()
+    return Answer(200, b"".join(written))

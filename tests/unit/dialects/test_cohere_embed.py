@@ -76,7 +76,7 @@ def vector(*numbers):
 
 
 def answer(asked, *vectors):
-    return json.loads(cohere_embed.embed_answer(asked, vectors, 7, "id"))
+    return json.loads(b"".join(cohere_embed.embed_answer(asked, vectors, 7, "id")))
 
 
 def test_the_answer_of_version_1_is_a_bare_list_unless_types_are_asked_for():

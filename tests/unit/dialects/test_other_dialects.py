@@ -43,7 +43,7 @@ def test_tei_embeds_a_text_texts_or_ids():
 
 def test_tei_answers_bare_lists_of_length_1():
     vectors = [array("f", numbers).tobytes() for numbers in ([3, 4], [0, 0])]
-    assert json.loads(tei.embed_answer(vectors)) == [[0.6, 0.8], [0, 0]]
+    assert json.loads(b"".join(tei.embed_answer(vectors))) == [[0.6, 0.8], [0, 0]]
     request, cut = tei.parse_rerank(
         raw(query="q", texts=["a", "b"], return_text=True, truncate=True), documents_max=2
     )
