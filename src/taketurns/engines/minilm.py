@@ -45,6 +45,11 @@ _PADDED_TOKENS_MAX = 4096
 # this many tokens a run takes at most some 100 MB, and larger runs are no faster.
 
 
+_RUN_TOKENS = 16
+# A run takes as long as about so many tokens beside its own: padding more than
+# that to fill one up is no gain.
+
+
 class MiniLmTokenizer(FileTokenizer):
     """MiniLM's vocabulary.
 
@@ -170,11 +175,15 @@ def unit(vectors: "NDArray[np.float32]") -> "NDArray[np.float32]":
 def _runs(lengths: Sequence[int]) -> Iterator[list[int]]:
     """Yield the indices in groups of like length, so that little is padded."""
     group: list[int] = []
+    longest = 0
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if group and (len(group) + 1) * lengths[index] > _PADDED_TOKENS_MAX:
+        length = lengths[index]
+        padding = len(group) * (length - longest)
+        if group and (padding > _RUN_TOKENS or (len(group) + 1) * length > _PADDED_TOKENS_MAX):
             yield group
             group = []
         group.append(index)
+        longest = length
     yield group
 
 

@@ -2,6 +2,7 @@
 """Relevance by the cosine of two vectors, for models that embed and don't score."""
 
 import math
+from array import array
 from collections.abc import Iterator, Sequence
 from operator import mul
 
@@ -41,5 +42,5 @@ def cosines(vectors: Sequence[bytes], queries: int = 1) -> Iterator[float]:
 
 
 def _vector(vector: bytes) -> tuple[list[float], float]:
-    numbers = memoryview(vector).cast("f").tolist()
+    numbers: list[float] = array("f", vector).tolist()
     return numbers, math.hypot(*numbers)
