@@ -284,6 +284,9 @@ class ModelConfig(Section):
             raise fault("means nothing here: the embedded model has its own", "Remove it.")
         if embedded and value in {"pairs", "query"}:
             raise fault("must be cosine: the embedded model gives vectors only", "Remove it.")
+        kinds = {getattr(engine, "kind", "") for engine in engines}
+        if value == "pairs" and not kinds.isdisjoint({"llamacpp", "infinity"}):
+            raise fault("can't be pairs: llamacpp and infinity don't score pairs", "Write query.")
         return value
 
     @check_field(
