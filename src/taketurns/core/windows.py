@@ -92,6 +92,10 @@ class SlidingWindow:
             part.amount += difference
             self.used += difference
 
+    def parts(self) -> tuple[tuple[int, int], ...]:
+        """Return what is counted, the oldest first: when it was last taken, and how much."""
+        return tuple((part.last_us, part.amount) for part in self._parts)
+
     def wait_us(self, now_us: int, excess: int) -> int:
         """Return how long it takes until at least ``excess`` of what is counted has gone.
 

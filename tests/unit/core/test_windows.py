@@ -199,3 +199,11 @@ def test_what_is_under_way_counts_until_it_is_given_back():
     assert count.used == 2
     count.correct(second, -2)
     assert count.used == 0
+
+
+def test_its_parts_can_be_read(window):
+    assert window.parts() == ()
+    charge(window, 3, 2)
+    charge(window, 5, 1)
+    charge(window, WIDTH_US, 4)
+    assert window.parts() == ((5, 3), (WIDTH_US, 4))
