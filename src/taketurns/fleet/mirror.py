@@ -2,11 +2,13 @@
 """What one gateway has granted of the limits that it shares, and its part of them when alone."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 from taketurns.core.limit_rules import LimitRule, Span
+from taketurns.core.limits import Admitted, Status
 from taketurns.core.windows import Part, SlidingWindow
-from taketurns.fleet.limit_calls import Place
+from taketurns.fleet.limit_calls import Counted, Place
 
 V = TypeVar("V")
 
@@ -122,3 +124,22 @@ class Outage:
             if seen_us > self.since_us - rule.period_us:
                 left = max(0, rule.max - used)
         return fellows.part(left)
+
+
+@dataclass(slots=True)
+class Taken:
+    """What one request was charged.
+
+    Attributes:
+        statuses: How its rules stand with it.
+        shadowed: Rules in shadow mode that would have refused it.
+    """
+
+    statuses: tuple[Status, ...]
+    shadowed: tuple[Status, ...]
+    request_id: str
+    groups: tuple[tuple[Counted, ...], ...] = ()
+    alone: Admitted | None = None
+    own: list[tuple[Place, int, tuple[SlidingWindow, Part]]] = field(default_factory=list)
+    unsent: list[tuple[Place, int, tuple[SlidingWindow, Part]]] = field(default_factory=list)
+    parallel: list[Place] = field(default_factory=list)

@@ -15,14 +15,14 @@ granted twice.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Literal
 
 from taketurns.core.limit_rules import Amounts, LimitRule, Span, reserved
 from taketurns.core.limits import Admitted, Denied, Ledger, Status
-from taketurns.core.windows import Part, SlidingWindow
+from taketurns.core.windows import SlidingWindow
 from taketurns.errors import StoreUnavailableError
 from taketurns.fleet.limit_calls import (
     LEASE_US,
@@ -36,7 +36,8 @@ from taketurns.fleet.limit_calls import (
     tag_of,
 )
 from taketurns.fleet.link import Link
-from taketurns.fleet.mirror import Fellows, Mirror, Outage, ages, moved
+from taketurns.fleet.mirror import Fellows, Mirror, Outage, Taken, ages, moved
+from taketurns.fleet.owed import Call, Owed, later, quietly
 from taketurns.fleet.scripts import load_script
 from taketurns.ports.clock import Clock, Timer
 from taketurns.system import new_id
@@ -54,9 +55,6 @@ BOTH_US = 3 * US_PER_S
 """How long after an outage a request has to fit here and there: by then every gateway has
 noticed, which takes a probe each second."""
 
-OWED_MAX = 10_000
-"""Most calls that are kept to be made after an outage; windows end by themselves in any case."""
-
 RENEWED_AT_ONCE = 500
 RESTORED_AT_ONCE = 32
 
@@ -72,25 +70,6 @@ class Mode(Enum):
     SHARED = "shared"
     ALONE = "alone"
     BOTH = "both"
-
-
-@dataclass(slots=True)
-class Taken:
-    """What one request was charged.
-
-    Attributes:
-        statuses: How its rules stand with it.
-        shadowed: Rules in shadow mode that would have refused it.
-    """
-
-    statuses: tuple[Status, ...]
-    shadowed: tuple[Status, ...]
-    request_id: str
-    groups: tuple[tuple[Counted, ...], ...] = ()
-    alone: Admitted | None = None
-    own: list[tuple[Place, int, tuple[SlidingWindow, Part]]] = field(default_factory=list)
-    unsent: list[tuple[Place, int, tuple[SlidingWindow, Part]]] = field(default_factory=list)
-    parallel: list[Place] = field(default_factory=list)
 
 
 class SharedLimits:
@@ -115,7 +94,6 @@ class SharedLimits:
         self._on_error = on_error
         self._calls = LimitCalls(link)
         self._id = new_id("gw_")
-        self._tasks: asyncio.TaskGroup | None = None
         self._timers: dict[str, Timer] = {}
         self._mark = b""
         self._fellows = Fellows()
@@ -127,7 +105,7 @@ class SharedLimits:
         self._parallel: dict[Place, set[str]] = {}
         # What is being told the coordinator: a call's id, and what it's told.
         self._telling: dict[Place, tuple[str, SlidingWindow]] = {}
-        self._owed: dict[str, Callable[[], Awaitable[None]]] = {}
+        self._owed = Owed(link)
         self._lost = False
         self._returning = False
         self._closed = False
@@ -143,7 +121,7 @@ class SharedLimits:
         Raises:
             StoreUnavailableError: The coordinator doesn't answer.
         """
-        self._tasks = tasks
+        self._owed.serve(tasks)
         await self._beat()
         self._call_in("beat", BEAT_US, self._beat_again)
         self._call_in("renew", LEASE_US // 3, self._renew)
@@ -154,7 +132,7 @@ class SharedLimits:
         for timer in self._timers.values():
             timer.cancel()
         if self._link.up:
-            await _quietly(self._link.command("ZREM", _GATEWAYS, self._id))
+            await quietly(self._link.command("ZREM", _GATEWAYS, self._id))
 
     def set_rules(self, rules: Sequence[LimitRule]) -> None:
         """Go by other rules; one that keeps its name and what it counts goes on counting."""
@@ -222,11 +200,10 @@ class SharedLimits:
 
     def settle(self, taken: Taken, used: Amounts | None) -> None:
         """Correct what a request was charged to what it took; None: it was not executed."""
-        assert self._tasks is not None, "it starts before anything is admitted"
         for group in taken.groups:
-            self._owe(
+            self._owed.add(
                 f"settle {taken.request_id} {group[0].place.tag}",
-                _later(self._calls.settle, taken.request_id, group, used),
+                later(self._calls.settle, taken.request_id, group, used),
             )
         if taken.alone is not None:
             self._alone.settle(taken.alone.charges, used)
@@ -243,9 +220,9 @@ class SharedLimits:
             self._parallel.get(place, set()).discard(taken.request_id)
             if not taken.groups and self.mode is not Mode.ALONE:
                 # It was told when the outage ended.
-                self._owe(
+                self._owed.add(
                     f"leave {taken.request_id} {place.tag}",
-                    _later(self._calls.leave, place, taken.request_id),
+                    later(self._calls.leave, place, taken.request_id),
                 )
 
     # Decided by the coordinator
@@ -267,10 +244,12 @@ class SharedLimits:
                 and self._own.holds(place, now_us)
             }
             try:
-                reply = await self._calls.admit(tag, rules, amounts, request_id, known)
+                reply = await self._patiently(
+                    later(self._calls.admit, tag, rules, amounts, request_id, known)
+                )
             except (StoreUnavailableError, asyncio.CancelledError) as error:
-                self._owe(
-                    f"undo {request_id} {tag}", _later(self._calls.undo, tag, rules, request_id)
+                self._owed.add(
+                    f"undo {request_id} {tag}", later(self._calls.undo, tag, rules, request_id)
                 )
                 self._give_back(request_id, groups)
                 if isinstance(error, asyncio.CancelledError):
@@ -295,6 +274,15 @@ class SharedLimits:
             tuple(groups),
         )
 
+    async def _patiently(self, call: Call) -> Any:
+        """Make a call, and once more where just that one failed: it's charged once anyway."""
+        try:
+            return await call()
+        except StoreUnavailableError:
+            if not self._link.up:
+                raise
+            return await call()
+
     def _see(self, counted: Sequence[Counted], *, charged: bool) -> None:
         now_us = self._clock.now_us()
         for item in counted:
@@ -305,23 +293,10 @@ class SharedLimits:
 
     def _give_back(self, request_id: str, groups: Sequence[tuple[Counted, ...]]) -> None:
         for group in groups:
-            self._owe(
+            self._owed.add(
                 f"settle {request_id} {group[0].place.tag}",
-                _later(self._calls.settle, request_id, group, None),
+                later(self._calls.settle, request_id, group, None),
             )
-
-    def _owe(self, name: str, call: Callable[[], Awaitable[None]]) -> None:
-        """Make a call beside everything else; where it fails, once more after the outage."""
-        assert self._tasks is not None, "it starts before it's asked"
-        if len(self._owed) >= OWED_MAX:
-            del self._owed[next(iter(self._owed))]
-        self._owed[name] = call
-        if self._link.up and not self._closed:
-            self._tasks.create_task(self._pay(name, call), name=name)
-
-    async def _pay(self, name: str, call: Callable[[], Awaitable[None]]) -> None:
-        if await _quietly(call()):
-            self._owed.pop(name, None)
 
     # Decided here
 
@@ -398,7 +373,6 @@ class SharedLimits:
     def _leave(self, reason: str) -> None:
         if self.mode is Mode.ALONE or self._closed:
             return
-        assert self._tasks is not None, "it starts before it's asked"
         LOG.warning("the coordinator does not count limits (%s): alone for now", reason)
         if self.mode is Mode.SHARED:
             self._alone = Ledger()
@@ -410,8 +384,7 @@ class SharedLimits:
             self._call_in("return", BEAT_US, self._try_return)
 
     def _try_return(self) -> None:
-        assert self._tasks is not None, "it starts before it's asked"
-        self._tasks.create_task(self._return(), name="return to the coordinator")
+        self._owed.spawn(self._return())
 
     async def _return(self) -> None:
         if self._closed:
@@ -432,8 +405,8 @@ class SharedLimits:
     def _share(self) -> None:
         LOG.warning("the coordinator counts limits again")
         self.mode = Mode.SHARED
-        self._spawn(self._tell())
-        self._spawn(self._beat())
+        self._owed.spawn(self._tell())
+        self._owed.spawn(self._beat())
 
     async def _tell(self) -> None:
         """Tell the coordinator what it doesn't hold of what was granted here.
@@ -441,9 +414,7 @@ class SharedLimits:
         Raises:
             StoreUnavailableError: It doesn't answer; to be told again.
         """
-        for name, call in list(self._owed.items()):
-            await call()
-            self._owed.pop(name, None)
+        await self._owed.pay()
         every = self._own.places() if self._lost else ()
         waiting = list(dict.fromkeys((*self._telling, *self._unsent.places(), *every)))
         while waiting:
@@ -492,15 +463,15 @@ class SharedLimits:
     def _beat_again(self) -> None:
         self._call_in("beat", BEAT_US, self._beat_again)
         if self._link.up:
-            self._spawn(self._beat())
+            self._owed.spawn(self._beat())
         elif self.mode is not Mode.ALONE:
             self._leave("it is away")
 
     def _renew(self) -> None:
         self._call_in("renew", LEASE_US // 3, self._renew)
         if self._link.up and self.mode is Mode.SHARED:
-            self._spawn(self._renew_all())
-            self._spawn(self._tell())
+            self._owed.spawn(self._renew_all())
+            self._owed.spawn(self._tell())
 
     async def _renew_all(self, *, missing: bool = False) -> None:
         for place, ids in list(self._parallel.items()):
@@ -510,10 +481,6 @@ class SharedLimits:
                 if now:
                     await self._calls.renew(place, now, missing=missing)
 
-    def _spawn(self, call: Awaitable[Any]) -> None:
-        assert self._tasks is not None, "it starts before it's asked"
-        self._tasks.create_task(_quietly(call), name="limits")
-
     def _call_in(self, name: str, delay_us: int, callback: Callable[[], None]) -> None:
         self._timers[name] = self._clock.call_at(self._clock.now_us() + delay_us, callback)
 
@@ -521,16 +488,3 @@ class SharedLimits:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
-
-
-def _later(call: Callable[..., Awaitable[None]], *args: Any) -> Callable[[], Awaitable[None]]:
-    return lambda: call(*args)
-
-
-async def _quietly(call: Awaitable[Any]) -> bool:
-    """Await a call; False where the coordinator doesn't answer, which the link tells of."""
-    try:
-        await call
-    except StoreUnavailableError:
-        return False
-    return True
