@@ -6,6 +6,7 @@ from sim.conftest import asks
 
 from taketurns.sim.measures.bins import BINS, Bins
 from taketurns.sim.measures.collect import Collected
+from taketurns.sim.measures.timeline import Timeline
 
 SPAN = BINS * 1_000_000
 
@@ -17,7 +18,9 @@ def one(name, tenant, arrived, admitted, finished, tokens=(100, 50)):
     return request
 
 
-def told(bins, requests):
+def told(weights, requests):
+    bins = Bins(SPAN, weights)
+    timeline = Timeline(bins.edges)
     events = []
     for request in requests:
         events.append((request.arrived_us, 0, request))
@@ -25,50 +28,53 @@ def told(bins, requests):
         events.append((request.finished_us, 2, request))
     for when, kind, request in sorted(events, key=lambda event: event[:2]):
         if kind == 0:
-            bins.arrived(request)
+            timeline.arrived(request)
         elif kind == 1:
-            bins.left(request, when)
+            timeline.left(request.tenant, when)
         else:
-            bins.finished(request)
+            timeline.finished(request)
+    return bins, timeline
 
 
 def test_equal_service_among_the_backlogged_is_fair_whatever_the_others_got():
-    bins = Bins(SPAN, {})
     rest = [one(f"{t}-waits", t, 0, 39.5, 39.6) for t in "ab"]
-    told(bins, [one("a", "a", 0, 0, 30), one("b", "b", 0, 0, 30), *rest])
-    assert bins.figures() == {"jain": pytest.approx(1), "misallocated": pytest.approx(0, abs=0.01)}
+    bins, timeline = told({}, [one("a", "a", 0, 0, 30), one("b", "b", 0, 0, 30), *rest])
+    assert bins.figures(timeline) == {
+        "jain": pytest.approx(1),
+        "misallocated": pytest.approx(0, abs=0.01),
+    }
 
 
 def test_service_for_one_of_two_backlogged_is_half_misallocated():
-    bins = Bins(SPAN, {})
     rest = [one(f"{t}-waits", t, 0, 39.9, 39.95, (1, 1)) for t in "ab"]
-    told(bins, [one("a", "a", 0, 0, 39), *rest])
-    figures = bins.figures()
+    bins, timeline = told({}, [one("a", "a", 0, 0, 39), *rest])
+    figures = bins.figures(timeline)
     assert figures["jain"] == pytest.approx(0.5, abs=0.02)
     assert figures["misallocated"] == pytest.approx(0.5, abs=0.02)
 
 
 def test_weights_say_what_is_fair():
-    bins = Bins(SPAN, {"a": 3})
     rest = [one(f"{t}-waits", t, 0, 39.9, 39.95, (1, 1)) for t in "ab"]
-    told(bins, [one("a", "a", 0, 0, 39, (300, 150)), one("b", "b", 0, 0, 39), *rest])
-    assert bins.figures()["jain"] == pytest.approx(1, abs=0.01)
+    bins, timeline = told(
+        {"a": 3}, [one("a", "a", 0, 0, 39, (300, 150)), one("b", "b", 0, 0, 39), *rest]
+    )
+    assert bins.figures(timeline)["jain"] == pytest.approx(1, abs=0.01)
 
 
 def test_who_is_not_backlogged_throughout_is_not_held_against_the_others():
-    bins = Bins(SPAN, {})
-    told(bins, [one("a", "a", 0, 0, 39), one("b", "b", 0.5, 39.2, 39.3, (1, 1))])
-    assert bins.figures() == {"jain": 1.0, "misallocated": 0.0}
-    assert bins.served("a")[5] == pytest.approx(200 / 39)
+    bins, timeline = told({}, [one("a", "a", 0, 0, 39), one("b", "b", 0.5, 39.2, 39.3, (1, 1))])
+    assert bins.figures(timeline) == {"jain": 1.0, "misallocated": 0.0}
+    assert bins.served(timeline)[5]["a"] == pytest.approx(200 / 39)
 
 
 def test_what_still_waits_at_the_end_counts_as_backlogged():
     bins = Bins(SPAN, {})
+    timeline = Timeline(bins.edges)
     for tenant in "ab":
-        bins.arrived(asks(tenant, tenant=tenant))
-    bins.close(SPAN)
-    assert bins.figures()["jain"] == 1.0
-    assert bins._full[3] == {"a", "b"}
+        timeline.arrived(asks(tenant, tenant=tenant))
+    timeline.close(SPAN)
+    assert timeline.full == [{"a", "b"}] * BINS
+    assert bins.figures(timeline)["jain"] == 1.0
 
 
 def test_tenants_figures_count_overtaking_holding_and_early_ones():

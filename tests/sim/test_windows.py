@@ -7,7 +7,8 @@ import pytest
 from sim.conftest import asks
 
 from taketurns.sim.measures.histogram import Histogram
-from taketurns.sim.measures.windows import ServiceWindows, service_of
+from taketurns.sim.measures.timeline import Timeline, service_of
+from taketurns.sim.measures.windows import Windows
 
 S = 1_000_000
 
@@ -60,29 +61,38 @@ def test_the_differences_are_those_of_the_definition(seed):
         done = first + random.choice([0, random.uniform(0, 1), random.uniform(0, 200)])
         lengths = random.randint(1, 500), random.randint(1, 500)
         requests.append(finished(random.choice("abc"), arrived, first, done, lengths))
-    windows = ServiceWindows(600 * S)
+    windows = Windows(600 * S)
+    timeline = Timeline(sorted(set(windows.edges)))
     for one in requests:
-        windows.finished(one)
+        timeline.finished(one)
     differences, accumulated = slow(requests, [28.5 * n for n in range(1, 20)], "abc")
-    assert windows.differences() == pytest.approx(differences)
-    assert windows.accumulated() == pytest.approx(accumulated)
+    assert windows.differences(timeline) == pytest.approx(differences)
+    assert windows.accumulated(timeline) == pytest.approx(accumulated)
 
 
 def test_nothing_served_is_no_difference():
-    windows = ServiceWindows(600 * S)
-    assert set(windows.differences()) == set(windows.accumulated()) == {0.0}
+    windows = Windows(600 * S)
+    timeline = Timeline(sorted(set(windows.edges)))
+    assert set(windows.differences(timeline)) == set(windows.accumulated(timeline)) == {0.0}
 
 
 def test_a_histogram_finds_quantiles_to_a_hundredth():
     random = Random(1)
-    times = [round(random.lognormvariate(13, 2)) for _ in range(5_000)]
+    values = [round(random.lognormvariate(13, 2)) for _ in range(5_000)]
     histogram = Histogram()
-    for time in times:
-        histogram.add(time)
-    times.sort()
+    for value in values:
+        histogram.add(value)
+    values.sort()
     for share in (0.5, 0.9, 0.99, 0.999):
-        exact = times[int(share * len(times)) - 1] / 1e6
-        assert histogram.quantile_s(share) == pytest.approx(exact, rel=0.015)
-    assert histogram.mean_s == pytest.approx(sum(times) / len(times) / 1e6)
-    assert histogram.quantile_s(1) <= times[-1] / 1e6
-    assert Histogram().quantile_s(0.5) == Histogram().mean_s == 0
+        exact = values[int(share * len(values)) - 1]
+        assert histogram.quantile(share) == pytest.approx(exact, rel=0.01)
+    assert histogram.total == sum(values)
+    assert histogram.quantile(1) <= values[-1] == histogram.largest
+    assert Histogram().quantile(0.5) == 0
+
+
+@pytest.mark.parametrize("value", [0, 1, 63, 64, 127, 128, 129, 255, 256, 10**6, 10**12])
+def test_a_histogram_of_one_value_is_near_it(value):
+    histogram = Histogram()
+    histogram.add(value)
+    assert histogram.quantile(0.5) == pytest.approx(value, rel=0.008)

@@ -50,7 +50,7 @@ def run_once(scenario: Scenario, scheduler: str, seed: int) -> tuple[dict[str, f
         {name: facts.weight for name, facts in scenario.tenants.items()},
         us_from_s(scenario.duration_s),
         scenario.early,
-        us_from_s(scenario.held_from_s),
+        None if scenario.held_from_s is None else us_from_s(scenario.held_from_s),
     )
     setting = Setting(
         scenario.schedulers[scheduler],

@@ -17,11 +17,11 @@ class Observer(Protocol):
     """Learns what happens in a run."""
 
     def arrived(self, request: Request) -> None:
-        """A request arrives and is queued."""
+        """A request arrives."""
         ...
 
     def refused(self, request: Request) -> None:
-        """A request arrives and is refused."""
+        """It is refused."""
         ...
 
     def expired(self, request: Request, now_us: int) -> None:
@@ -81,7 +81,6 @@ class Run:
         self._observer = observer
         self._clients = clients
         self._numbers = 0
-        self._next: Request | None = None
         self.admitted = observer.admitted
         self.scheduler = setting.scheduler(
             Surroundings(
@@ -102,13 +101,16 @@ class Run:
         """Run to the end."""
         for client in self._clients:
             self._ask(client)
-        self._next = next(self._arrivals, None)
-        if self._next is not None:
-            self.clock.call_at(self._next.arrived_us, self._arrive)
-        if self._setting.end_us is None:
+        end_us = self._setting.end_us
+        request = next(self._arrivals, None)
+        while request is not None and (end_us is None or request.arrived_us <= end_us):
+            # What is due by then comes first.
+            self.clock.run_until(request.arrived_us)
+            request = self._arrive(request)
+        if end_us is None:
             self.clock.run()
         else:
-            self.clock.run_until(self._setting.end_us)
+            self.clock.run_until(end_us)
 
     def finished(self, request: Request) -> None:
         """Implements :class:`~taketurns.sim.engines.base.EngineWatcher`."""
@@ -131,17 +133,16 @@ class Run:
         if request.client is not None:
             self._ask(request.client)
 
-    def _arrive(self) -> None:
-        """Take in all that arrives now, and let engines look at it together."""
+    def _arrive(self, request: Request) -> Request | None:
+        """Take in all that arrives now, and let engines look at it together; return the next."""
         now_us = self.clock.now_us()
-        request = self._next
-        while request is not None and request.arrived_us <= now_us:
-            self._take_in(request)
-            request = next(self._arrivals, None)
-        self._next = request
-        if request is not None:
-            self.clock.call_at(request.arrived_us, self._arrive)
-        self._look()
+        following: Request | None = request
+        while following is not None and following.arrived_us <= now_us:
+            self._take_in(following)
+            following = next(self._arrivals, None)
+        if not self.scheduler.pushes:
+            self._look()
+        return following
 
     def _ask(self, client: Client) -> None:
         request = client.next(self.clock.now_us())
@@ -151,27 +152,29 @@ class Run:
 
     def _arrive_alone(self, request: Request) -> None:
         self._take_in(request)
-        # Others may arrive at this very moment: let engines see them together.
-        self.clock.call_at(self.clock.now_us(), self._look)
+        if not self.scheduler.pushes:
+            # Others may arrive at this very moment: let engines see them together.
+            self.clock.call_at(self.clock.now_us(), self._look)
 
     def _take_in(self, request: Request) -> None:
         request.number = self._numbers
-        if self.scheduler.arrived(request):
-            self._numbers += 1
-            self._observer.arrived(request)
-        else:
+        self._numbers += 1
+        self._observer.arrived(request)
+        if not self.scheduler.arrived(request):
+            self._numbers -= 1
             self._observer.refused(request)
             if request.client is not None:
                 self._ask(request.client)
 
     def _look(self) -> None:
-        if self.scheduler.pushes:
-            return
         for engine in self.engines:
             if not self.scheduler.waiting:
                 break
             engine.wake()
 
     def _wake(self, engine: int) -> None:
-        # Not at once: the dispatcher is in the middle of its decisions.
-        self.clock.call_at(self.clock.now_us(), self.engines[engine].wake)
+        there = self.engines[engine]
+        if there.patient:
+            self.clock.call_at(self.clock.now_us(), there.wake)
+        else:
+            there.wake()

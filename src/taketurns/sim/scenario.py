@@ -62,7 +62,7 @@ class Scenario:
     arrivals: Callable[[str], Iterator[Request]]
     loops: Sequence[Loop]
     early: int
-    held_from_s: float
+    held_from_s: float | None
     show: Sequence[str]
     schedulers: Mapping[str, Factory]
     published: Mapping[str, Mapping[str, float]]
@@ -151,7 +151,7 @@ def read(name: str, value: Mapping[str, Any], folder: Path) -> Scenario:
         arrivals=_arrivals(trace, traffic, duration),
         loops=loops,
         early=top.whole("count_first", 0),
-        held_from_s=top.number("held_from", 0.0),
+        held_from_s=top.number("held_from") if "held_from" in top else None,
         show=[str(figure) for figure in top.raw("show", [])],
         schedulers={
             label: read_scheduler(section) for label, section in top.sections("schedulers").items()

@@ -78,6 +78,8 @@ class Traffic:
 
 def merged(traffic: Sequence[Traffic], seed: str, duration_s: float) -> Iterator[Request]:
     """Yield the requests of all tenants in the order of their arrival."""
+    if len(traffic) == 1:
+        return traffic[0].requests(seed, duration_s)
     streams = [each.requests(seed, duration_s) for each in traffic]
     return heapq.merge(*streams, key=lambda request: request.arrived_us)
 

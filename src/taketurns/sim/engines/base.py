@@ -15,10 +15,12 @@ class SimEngine(Protocol):
     Attributes:
         idle: Nothing runs.
         busy_us: Time in which something ran.
+        patient: It begins with all that arrives at one moment together.
     """
 
     idle: bool
     busy_us: int
+    patient: bool
 
     def wake(self) -> None:
         """Look for work: something has arrived."""

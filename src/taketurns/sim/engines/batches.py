@@ -45,6 +45,8 @@ class BatchEngine:
         watcher: Learns what happens.
     """
 
+    patient = True
+
     def __init__(
         self,
         profile: BatchProfile,

@@ -73,6 +73,8 @@ class ContinuousEngine:
         watcher: Learns what happens.
     """
 
+    patient = True
+
     def __init__(
         self,
         number: int,

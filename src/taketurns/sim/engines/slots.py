@@ -45,6 +45,8 @@ class SlotsEngine:
         watcher: Learns what happens.
     """
 
+    patient = False
+
     def __init__(
         self,
         profile: SlotsProfile,
@@ -65,7 +67,7 @@ class SlotsEngine:
 
     def wake(self) -> None:
         """Begin with what there is room for."""
-        profile, scheduler, clock = self._profile, self._scheduler, self._clock
+        scheduler, profile = self._scheduler, self._profile
         while self._free > 0:
             request = scheduler.head(self.number)
             if request is None:
@@ -73,7 +75,7 @@ class SlotsEngine:
             width = min(request.input_tokens, profile.slots) if profile.seats else 1
             if width > self._free:
                 return
-            now_us = clock.now_us()
+            now_us = self._clock.now_us()
             if self.idle:
                 self.idle = False
                 self._since_us = now_us
@@ -83,9 +85,9 @@ class SlotsEngine:
             scheduler.admitted(self.number, request)
             self._watcher.admitted(request)
             taken = 0.0 if profile.seats else profile.input_us * request.input_tokens
-            request.first_us = now_us + round(profile.request_us + taken)
-            done_us = request.first_us + round(profile.output_us * request.output_tokens)
-            clock.call_at(max(done_us, now_us + 1), partial(self._finish, request, width))
+            request.first_us = first_us = now_us + int(profile.request_us + taken)
+            done_us = first_us + int(profile.output_us * request.output_tokens) or 1
+            self._clock.call_at(done_us, partial(self._finish, request, width))
 
     def figures(self) -> dict[str, float]:
         return {}
@@ -98,4 +100,5 @@ class SlotsEngine:
             self.busy_us += now_us - self._since_us
         self._watcher.finished(request)
         self._scheduler.finished(request)
-        self.wake()
+        if not self._scheduler.pushes:
+            self.wake()

@@ -1,38 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A histogram of times with one per cent of error, in bounded memory."""
+"""A histogram with less than one per cent of error, in bounded memory; integers only."""
 
 import math
 
-GROWTH = math.log(1.01)
+BITS = 7
+"""Leading bits that are kept of a value: its bucket is within a 128th of it."""
 
 
 class Histogram:
-    """Counts times in buckets that grow by a hundredth; some 2,000 cover a day.
+    """Counts whole numbers, such as microseconds; some 4,000 buckets cover a day of those."""
 
-    Args:
-        least_us: Times below this count as none; at least 1.
-    """
+    __slots__ = ("_buckets", "count", "largest", "total")
 
-    __slots__ = ("_buckets", "_least_us", "count", "largest_us", "sum_us")
-
-    def __init__(self, least_us: int = 100) -> None:
-        self._least_us = least_us
+    def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
         self.count = 0
-        self.sum_us = 0
-        self.largest_us = 0
+        self.total = 0
+        self.largest = 0
 
-    def add(self, time_us: int) -> None:
-        """Count a time, at least 0."""
-        least = self._least_us
-        bucket = 0 if time_us < least else 1 + int(math.log(time_us / least) / GROWTH)
-        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+    def add(self, value: int) -> None:
+        """Count a value, at least 0."""
+        shift = value.bit_length() - BITS
+        bucket = value if shift <= 0 else (shift << BITS) + (value >> shift)
+        buckets = self._buckets
+        buckets[bucket] = buckets.get(bucket, 0) + 1
         self.count += 1
-        self.sum_us += time_us
-        self.largest_us = max(self.largest_us, time_us)
+        self.total += value
+        if value > self.largest:
+            self.largest = value
 
-    def quantile_s(self, share: float) -> float:
-        """Return a time in seconds that so large a share stayed within; 0 where there is none.
+    def quantile(self, share: float) -> float:
+        """Return a value that so large a share stayed within; 0 where there is none.
 
         Args:
             share: 0 to 1.
@@ -41,11 +39,14 @@ class Histogram:
         for bucket in sorted(self._buckets):
             wanted -= self._buckets[bucket]
             if wanted <= 0:
-                middle = self._least_us * math.exp(GROWTH * (bucket - 0.5)) if bucket else 0
-                return min(middle, self.largest_us) / 1e6
+                return min(_middle(bucket), self.largest)
         return 0.0
 
-    @property
-    def mean_s(self) -> float:
-        """Mean time in seconds."""
-        return self.sum_us / self.count / 1e6 if self.count else 0.0
+
+def _middle(bucket: int) -> float:
+    """Return the middle of a bucket's values."""
+    if bucket < 1 << BITS:
+        return bucket
+    # The leading bits are 64 to 127, so the shift is what is left of whole 128s.
+    shift, leading = divmod(bucket, 1 << BITS)
+    return (leading + 0.5) * (1 << shift) - 0.5

@@ -2,7 +2,6 @@
 """What each tenant got: counts, service, how long it waited, and how far it was overtaken."""
 
 from taketurns.sim.measures.histogram import Histogram
-from taketurns.sim.measures.windows import service_of
 from taketurns.sim.request import Request
 
 
@@ -34,15 +33,17 @@ class TenantMeasure:
         self.tokens = 0
         self.first = Histogram()
         self.queued = Histogram()
-        self.overtaken = Histogram(least_us=1)
+        self.overtaken = Histogram()
 
     def finished(self, request: Request) -> None:
         """Count a request that has its last token."""
         self.served += 1
-        self.service += service_of(request)
-        self.tokens += request.input_tokens + request.output_tokens
-        self.first.add(request.first_us - request.arrived_us)
-        self.queued.add(request.admitted_us - request.arrived_us)
+        tokens, output = request.input_tokens + request.output_tokens, request.output_tokens
+        self.tokens += tokens
+        self.service += tokens + output
+        arrived_us = request.arrived_us
+        self.first.add(request.first_us - arrived_us)
+        self.queued.add(request.admitted_us - arrived_us)
 
     def figures(self) -> dict[str, float]:
         """Return its figures by name.
@@ -59,10 +60,10 @@ class TenantMeasure:
             "early": self.early,
             "service": self.service,
             "held_s": self.held_us / 1e6,
-            "queued_p50_s": self.queued.quantile_s(0.5),
-            "queued_p99_s": self.queued.quantile_s(0.99),
-            "queued_max_s": self.queued.largest_us / 1e6,
-            "first_token_p50_s": self.first.quantile_s(0.5),
-            "first_token_p99_s": self.first.quantile_s(0.99),
-            "overtaken_p99": round(self.overtaken.quantile_s(0.99) * 1e6),
+            "queued_p50_s": self.queued.quantile(0.5) / 1e6,
+            "queued_p99_s": self.queued.quantile(0.99) / 1e6,
+            "queued_max_s": self.queued.largest / 1e6,
+            "first_token_p50_s": self.first.quantile(0.5) / 1e6,
+            "first_token_p99_s": self.first.quantile(0.99) / 1e6,
+            "overtaken_p99": self.overtaken.quantile(0.99),
         }

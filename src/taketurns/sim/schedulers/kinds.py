@@ -95,7 +95,9 @@ def _read_round_robin(section: Section, *, shared_queue: bool = False) -> Inner:
 
     def make(around: Surroundings, slots: int | None) -> RoundRobin:
         predictor: Predictor = Learned(default)
-        if predict == "oracle":
+        if isinstance(cost, RequestsCost):
+            predictor = Nothing()
+        elif predict == "oracle":
             predictor = Oracle(error, around.random)
         return RoundRobin(rules, tiers, cost, predictor, around, slots=slots, settle_cost=settle)
 

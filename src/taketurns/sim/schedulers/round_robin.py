@@ -101,7 +101,8 @@ class RoundRobin:
             self._dispatcher.set_engine(str(engine), self._offered[engine])
         granted = self._granted[engine].popleft()
         assert granted is request, "what was peeked at is what is granted"
-        self._running[engine][request.id] = request
+        if self.follows:
+            self._running[engine][request.id] = request
 
     def decoded(self, engine: int, step: int) -> None:
         for request in self._running[engine].values():
@@ -113,16 +114,17 @@ class RoundRobin:
 
     def finished(self, request: Request) -> None:
         engine = request.engine
-        del self._running[engine][request.id]
+        if self.follows:
+            del self._running[engine][request.id]
         if not self.pushes:
             self._withdraw(engine)
         self._predictor.seen(request)
         cost = self._cost.used(request.input_tokens, request.output_tokens)
-        final = self._dispatcher.finish(request.id, cost=cost).cost
-        charged = self._cost.charge(request.input_tokens, request.expected)
-        self._error += abs(final - charged)
-        self._cost_sum += final
+        ended = self._dispatcher.finish(request.id, cost=cost)
         self._count += 1
+        if cost is not None:
+            self._error += abs(cost - ended.ticket.cost)
+            self._cost_sum += cost
 
     def cancel(self, request_id: str) -> bool:
         """Take a waiting request out; False where it doesn't wait."""
@@ -161,6 +163,7 @@ class RoundRobin:
             return
         engine = self._numbers[decision.engine]
         granted = self._granted[engine]
-        granted.extend(self._queued.pop(ticket.id) for ticket in decision.tickets)
+        for ticket in decision.tickets:
+            granted.append(self._queued.pop(ticket.id))
         if self.pushes:
             self._wake(engine)
