@@ -13,7 +13,7 @@ One object is one pool. It belongs to the event loop it's used on.
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refused
 from taketurns.core.model import PRIORITY_DEFAULT, PoolRules, Tenant, Ticket, Tier
@@ -21,6 +21,7 @@ from taketurns.core.scheduler import Scheduler
 from taketurns.dispatch import Dispatcher
 from taketurns.errors import TaketurnsError
 from taketurns.ports.clock import Clock
+from taketurns.ports.coordinator import Coordinator
 from taketurns.system import SystemClock, new_id
 
 
@@ -51,8 +52,25 @@ class TurnExpiredError(TaketurnsError):
         self.ticket = ticket
 
 
+class TurnPool(Coordinator, Protocol):
+    """A pool whose turns can be waited for."""
+
+    def turn(
+        self,
+        tenant: str,
+        *,
+        tier: str,
+        cost: int = 1,
+        priority: int = PRIORITY_DEFAULT,
+        deadline_us: int | None = None,
+        ticket_id: str | None = None,
+    ) -> "Turn":
+        """Return a context manager that waits for a turn, see :meth:`Turns.turn`."""
+        ...
+
+
 class Turns:
-    """A pool of slots that many tenants share.
+    """Implements :class:`TurnPool`: a pool of slots that many tenants share.
 
     Args:
         rules: How the pool schedules.
@@ -113,16 +131,15 @@ class Turns:
             TurnRefusedError: On entry: a queue is full.
             TurnExpiredError: On entry: the deadline passed first.
         """
-        ticket = Ticket(
-            id=ticket_id or new_id("ticket-"),
-            tenant=tenant,
+        return Turn.ask(
+            self,
+            tenant,
             tier=tier,
             cost=cost,
             priority=priority,
             deadline_us=deadline_us,
-            arrived_us=self._clock.now_us(),
+            ticket_id=ticket_id,
         )
-        return Turn(self, ticket)
 
     def submit(self, tickets: Sequence[Ticket]) -> None:
         """Queue the items of a request for batches, all or none.
@@ -229,7 +246,7 @@ class Turn:
         ended: What it came to, or None before the end.
     """
 
-    def __init__(self, turns: Turns, ticket: Ticket) -> None:
+    def __init__(self, turns: Coordinator, ticket: Ticket) -> None:
         self.ticket = ticket
         self.engine = ""
         self.ended: Ended | None = None
@@ -237,6 +254,30 @@ class Turn:
         self._cost: int | None = None
         self._executed = True
         self._outcome: Outcome | None = None
+
+    @classmethod
+    def ask(
+        cls,
+        turns: Coordinator,
+        tenant: str,
+        *,
+        tier: str,
+        cost: int = 1,
+        priority: int = PRIORITY_DEFAULT,
+        deadline_us: int | None = None,
+        ticket_id: str | None = None,
+    ) -> Self:
+        """Return a turn of a pool that is yet to be waited for; see :meth:`Turns.turn`."""
+        ticket = Ticket(
+            id=ticket_id or new_id("ticket-"),
+            tenant=tenant,
+            tier=tier,
+            cost=cost,
+            priority=priority,
+            deadline_us=deadline_us,
+            arrived_us=turns.clock.now_us(),
+        )
+        return cls(turns, ticket)
 
     async def __aenter__(self) -> Self:
         turns = self._turns

@@ -151,7 +151,21 @@ class Link:
         Raises:
             StoreUnavailableError: No answer in time, or an error; it may have run.
         """
-        return await self._apart(self._run(script, keys, args))
+        return await self._apart(self.ask(script, keys, args))
+
+    async def ask(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
+        """Run a script as :meth:`run` does, in the caller's own task."""
+
+        async def evaluate() -> Any:
+            try:
+                return await self._execute("EVALSHA", script.sha, len(keys), *keys, *args)
+            except redis_errors.NoScriptError:
+                # It was never run: the server was restarted, or its scripts flushed.
+                # Not by EVAL: servers drop scripts that came that way sooner.
+                await self._client.script_load(script.text)
+                return await self._execute("EVALSHA", script.sha, len(keys), *keys, *args)
+
+        return await self._guarded(evaluate)
 
     async def command(self, *parts: Arg) -> Any:
         """Send one command and return its answer.
@@ -184,18 +198,6 @@ class Link:
             await asyncio.wait(set(self._calls), timeout=self._call_s_max)
         for client in (self._client, self._reader):
             await client.aclose()
-
-    async def _run(self, script: Script, keys: Sequence[str], args: Sequence[Arg]) -> Any:
-        async def evaluate() -> Any:
-            try:
-                return await self._execute("EVALSHA", script.sha, len(keys), *keys, *args)
-            except redis_errors.NoScriptError:
-                # It was never run: the server was restarted, or its scripts flushed.
-                # Not by EVAL: servers drop scripts that came that way sooner.
-                await self._client.script_load(script.text)
-                return await self._execute("EVALSHA", script.sha, len(keys), *keys, *args)
-
-        return await self._guarded(evaluate)
 
     async def _execute(self, *parts: Arg) -> Any:
         return await self._client.execute_command(*parts)

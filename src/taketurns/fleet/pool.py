@@ -36,8 +36,6 @@ BEAT = load_script("beat", *SHARED)
 JOIN = load_script("join", "state")
 HELD = load_script("held", "state")
 
-NAME_MAX = 64
-
 Event = tuple[Any, ...]
 """A word and what it needs; see ``lua/step.lua``."""
 
@@ -72,8 +70,16 @@ class Pool:
         """Return the key of the list of what a gateway is told."""
         return f"{self.base}out:{gateway}"
 
-    def join(self, rules: PoolRules, tiers: Sequence[Tier], *, ttl_us: int, now: str = "") -> Call:
-        """Become a member; the pool is made where there's none."""
+    def join(
+        self,
+        rules: PoolRules,
+        tiers: Sequence[Tier],
+        *,
+        ttl_us: int,
+        again: bool = False,
+        now: str = "",
+    ) -> Call:
+        """Become a member, for the first time or again; the pool is made where there's none."""
         told = {
             "tiers": [(tier.floor_percent, tier.slot_share_percent) for tier in tiers],
             "quantum": rules.quantum,
@@ -83,7 +89,14 @@ class Pool:
             "queue_max": rules.queue_max,
             "batch": False if rules.batch is None else msgspec.to_builtins(rules.batch),
         }
-        return Call(JOIN, self._keys, [now, self.gateway, ttl_us, ENCODER.encode(told)])
+        args: list[str | bytes | int] = [
+            now,
+            self.gateway,
+            ttl_us,
+            int(again),
+            ENCODER.encode(told),
+        ]
+        return Call(JOIN, self._keys, args)
 
     def step(self, events: Sequence[Event], *, steps: int, now: str = "") -> Call:
         """Let events happen, in this order, then select."""
@@ -130,6 +143,11 @@ def submit_event(tickets: Iterable[Ticket], rank_by_tier: dict[str, int], now_us
             for ticket in tickets
         ),
     )
+
+
+def quoted(text: str) -> str:
+    """Return a text without ``|``, from which no other text comes."""
+    return text.replace("%", "%25").replace("|", "%7C")
 
 
 def tenants_event(tenants: Iterable[Tenant]) -> Event:

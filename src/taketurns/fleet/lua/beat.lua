@@ -3,7 +3,7 @@
 -- ARGV: time ('' takes the server's), epoch, gateway, us until its heartbeat is missed (0: it
 -- leaves), most decisions, and the members whose lists are the keys after the pool's. Returns
 -- msgpack: a word, and after `ok`: epoch, time, members, the gateway's own decisions, how
--- selection ended, and the name of a gateway of which something was taken back ('': none).
+-- selection ended, a summary of the pool, and the name of a gateway of which something was taken back ('': none).
 
 local REAPED_MAX = 200
 local DOUBT_US = 1000000
@@ -81,5 +81,5 @@ return guarded(function()
   save()
   local members = {}
   for name in pairs(S.members) do members[#members + 1] = name end
-  return pack({'ok', S.epoch, now, members, own, ended, gone or ''})
+  return pack({'ok', S.epoch, now, members, own, ended, summary(), gone or ''})
 end)

@@ -33,6 +33,9 @@ end
 
 local function queue_push(flow, t)
   t.member = member_of(t)
+  local T = S.tiers[t.rank + 1]
+  T.cost = T.cost + t.cost
+  if flow.count == 0 then T.weight = T.weight + flow.weight end
   flow.count = flow.count + 1
   flow.cost = flow.cost + t.cost
   call('HSET', TICKETS, t.id, 'w' .. t.member)
@@ -47,8 +50,11 @@ local function queue_push(flow, t)
 end
 
 local function queue_remove(flow, t)
+  local T = S.tiers[t.rank + 1]
+  T.cost = T.cost - t.cost
   flow.count = flow.count - 1
   flow.cost = flow.cost - t.cost
+  if flow.count == 0 then T.weight = T.weight - flow.weight end
   if not S.batch then
     if call('ZREM', QUEUE, t.member) == 0 then broken('queue') end
     return

@@ -188,6 +188,7 @@ end
 
 local function ring_weigh(T, flow, weight)
   if flow.place ~= TURN then repay(T, flow) end
+  if flow.count > 0 then T.weight = T.weight + weight - flow.weight end
   flow.weight = weight
   settled(T, flow)
 end

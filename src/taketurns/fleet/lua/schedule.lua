@@ -39,7 +39,7 @@ local function submit(id, tenant, rank, cost, size, priority, wait, group)
   watch(t)
   call('ZADD', OWN, 0, me .. '|' .. id)
   if flow.place == OUT and not capped(flow) then ring_enter(T, flow) end
-  return {'queued'}
+  return {'queued', flow.cost}
 end
 
 local function withdraw(t)
@@ -197,6 +197,7 @@ local function dispatch(T, flow, t, engine, batch)
   unpass(t)
   S.waiting = S.waiting - 1
   S.running = S.running + 1
+  S.granted = S.granted + t.cost
   flow.in_flight = flow.in_flight + 1
   ring_charge(T, flow, t.cost, flow.count > 0 and not capped(flow))
   if S.floored then pay_floors(T, t.cost) end
@@ -302,6 +303,7 @@ local function advance(steps)
     -- Those that have expired go before any grant.
     if steps == 0 and #due > 0 then return own, 'more' end
   end
+  if now < S.opens then return own, 'done' end
   while S.waiting > 0 and free_engine() do
     if steps <= 0 then return own, 'more' end
     local gateway, decision = grant()
@@ -311,4 +313,12 @@ local function advance(steps)
     steps = steps - 1
   end
   return own, 'done'
+end
+
+-- Of the whole pool: tickets that wait and that run, cost granted, and by tier the cost that
+-- waits and the weight of those who wait.
+local function summary()
+  local tiers = {}
+  for number, T in ipairs(S.tiers) do tiers[number] = {T.cost, T.weight} end
+  return {S.waiting, S.running, S.granted, tiers}
 end

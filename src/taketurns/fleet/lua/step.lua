@@ -2,21 +2,22 @@
 --
 -- ARGV: time ('' takes the server's), epoch, gateway, most decisions, events (msgpack), and the
 -- members whose lists are the keys after the pool's. Returns msgpack: a word, and after `ok`:
--- epoch, time, an answer for each event, the gateway's own decisions, and how selection ended.
+-- epoch, time, an answer for each event, the gateway's own decisions, how selection ended, and
+-- a summary of the pool.
 
 local EVENTS = {
   submit = function(e)
-    local queued = {}
+    local queued, answer = {}, nil
     for number = 2, #e do
-      local answer = submit(unpack(e[number]))
-      if answer[1] ~= 'queued' then
+      answer = submit(unpack(e[number]))
+      if answer[1] == 'pool' or answer[1] == 'tenant' then
         for _, id in ipairs(queued) do cancel(id, false) end
         answer[4] = e[number][1]
         return answer
       end
       queued[#queued + 1] = e[number][1]
     end
-    return {'queued'}
+    return answer
   end,
   cancel = function(e) return cancel(e[2], e[3]) end,
   change = function(e) return change(e[2], e[3], e[4]) end,
@@ -54,6 +55,7 @@ return guarded(function()
     answers[number] = EVENTS[event[1]](event)
   end
   local own, ended = advance(tonumber(ARGV[4]))
+  S.members[me] = now + S.ttl
   save()
-  return pack({'ok', S.epoch, now, answers, own, ended, S.waiting, S.running})
+  return pack({'ok', S.epoch, now, answers, own, ended, summary()})
 end)

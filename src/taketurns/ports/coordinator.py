@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who decides whose turn it is: in this process, or for a whole fleet. Same calls for both."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refused
+from taketurns.core.model import Tenant, Ticket
+from taketurns.core.snapshot import Explanation, PoolSnapshot
+from taketurns.core.throttle import Prediction
+from taketurns.errors import StoreUnavailableError
+from taketurns.ports.clock import Clock
+
+
+class Stranded(NamedTuple):
+    """A ticket can't be decided upon, as the coordinator doesn't answer: it was forgotten."""
+
+    ticket: Ticket
+
+
+Decision = Granted | Expired | Refused | Stranded
+"""What becomes of a ticket that was submitted."""
+
+
+class CoordinatorDownError(StoreUnavailableError):
+    """The coordinator doesn't answer, and nothing may be decided without it: nothing was queued."""
+
+    code = "coordinator_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("the fleet's coordinator does not answer", hint="Try again later.")
+
+
+class View(Protocol):
+    """A pool, to look at."""
+
+    @property
+    def queued(self) -> int:
+        """Tickets that wait."""
+        ...
+
+    @property
+    def running(self) -> int:
+        """Tickets in flight."""
+        ...
+
+    def is_waiting(self, ticket_id: str) -> bool:
+        """Tell whether a ticket of this process is queued."""
+        ...
+
+    def explain(self, ticket_id: str) -> Explanation | None:
+        """Say what stands in front of a waiting ticket; None where that isn't known here."""
+        ...
+
+    def predict(
+        self, ticket: Ticket, now_us: int, *, target_us: int | None = None, ahead: int = 0
+    ) -> Prediction:
+        """Predict how long a ticket would wait if it were submitted next."""
+        ...
+
+    def snapshot(self) -> PoolSnapshot:
+        """Return the state for people and metrics."""
+        ...
+
+
+class Coordinator(Protocol):
+    """Queues tickets and grants them, fairly.
+
+    Contract:
+
+    * Calls are synchronous, and made on one event loop.
+    * Each ticket that was submitted is decided upon once, unless
+      it's cancelled before. A refusal may also be raised by ``submit`` itself.
+    * A granted ticket holds a slot until it's finished.
+    * Which of the waiting tickets is granted is the choice of
+      :class:`taketurns.core.scheduler.Scheduler` over all that were submitted anywhere.
+    """
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that the pool goes by."""
+        ...
+
+    @property
+    def scheduler(self) -> View:
+        """The pool, to look at."""
+        ...
+
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        """Queue tickets, all or none."""
+        ...
+
+    def expect(self, ticket_id: str) -> "asyncio.Future[str]":
+        """Return a future of the engine that a ticket is granted."""
+        ...
+
+    def cancel(self, ticket_ids: Sequence[str]) -> list[Ticket]:
+        """Take waiting tickets out, and return those that were waiting."""
+        ...
+
+    def settle(self, ticket_id: str, cost: int) -> None:
+        """Let a running ticket's charge stand at ``cost``."""
+        ...
+
+    def finish(
+        self,
+        ticket_id: str,
+        outcome: Outcome = Outcome.COMPLETED,
+        *,
+        cost: int | None = None,
+        executed: bool = True,
+    ) -> Ended:
+        """Settle a running ticket for good."""
+        ...
+
+    def set_tenant(self, tenant: Tenant) -> None:
+        """Set a tenant's weight and cap."""
+        ...
+
+    def set_quantum(self, quantum: int) -> None:
+        """Set the quantum."""
+        ...
+
+    def set_engine(self, name: str, slots: int) -> None:
+        """Add an engine, or change how many slots it has."""
+        ...
+
+    def remove_engine(self, name: str) -> None:
+        """Start nothing more on an engine."""
+        ...
+
+    def close(self) -> None:
+        """Stop deciding."""
+        ...
