@@ -68,6 +68,10 @@ class TurnPool(Coordinator, Protocol):
         """Return a context manager that waits for a turn, see :meth:`Turns.turn`."""
         ...
 
+    def fail_waiting(self, error: Callable[[], TaketurnsError]) -> None:
+        """Let all fail that somebody waits for, see :meth:`Turns.fail_waiting`."""
+        ...
+
 
 class Turns:
     """Implements :class:`TurnPool`: a pool of slots that many tenants share.

@@ -9,12 +9,13 @@ import ipaddress
 import re
 from datetime import tzinfo
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, ValidationInfo
 from pydantic import field_validator as check_field
 
+from taketurns.config.coordinator import LOCAL, parse_address
 from taketurns.config.limits import LimitConfig, TimeZone, limit_rules, zone
 from taketurns.config.quantities import (
     HASH_PATTERN,
@@ -37,6 +38,7 @@ from taketurns.config.section import Section
 from taketurns.config.served import ModelConfig
 from taketurns.core.limits import LimitRule
 from taketurns.core.model import PRIORITY_MAX, WEIGHT_MAX
+from taketurns.errors import ConfigError
 
 SQLITE = "sqlite://"
 POSTGRES = ("postgresql://", "postgres://")
@@ -235,6 +237,15 @@ def _store(value: str) -> str:
     )
 
 
+def _coordinator(value: str) -> str:
+    if value != LOCAL:
+        try:
+            parse_address(value)
+        except ConfigError as error:
+            raise fault(error.faults[0].problem, error.faults[0].hint) from None
+    return value
+
+
 class Config(Section):
     """The whole file.
 
@@ -266,6 +277,24 @@ class Config(Section):
     SQLite file as ``sqlite:///absolute/path.db`` or ``sqlite://./relative/path.db``, for one
     gateway, or a PostgreSQL database as ``postgresql://USER:PASSWORD@HOST/NAME``, for any number
     of them. Default memory."""
+
+    coordinator: Annotated[str, AfterValidator(_coordinator)] = LOCAL
+    """Who decides whose turn it is: ``local``, this process alone, or Redis 7 or later or Valkey
+    for a whole fleet: ``redis://USER:PASSWORD@HOST:PORT/DB``, ``rediss://`` for TLS,
+    ``unix:///PATH``, ``redis+sentinel://HOST:PORT,HOST:PORT/NAME``, ``redis+cluster://HOST:PORT``.
+    Default local."""
+
+    on_store_error: Literal["local", "closed", "open"] = "local"
+    """What a gateway does while the coordinator doesn't answer: ``local`` goes on with its share
+    of slots and limits, ``closed`` refuses, ``open`` goes on with all of them. Default local."""
+
+    expected_gateways: Annotated[Count, between(1, 1_000)] | None = None
+    """How many gateways there are at least. With it a gateway serves its share even if the
+    coordinator doesn't answer at the start. Default null: as many as were last known."""
+
+    gateway_id: Name | None = None
+    """This gateway's name in the fleet; what follows it makes it unique. Default null: the
+    machine's name."""
 
     @property
     def store_path(self) -> Path | None:

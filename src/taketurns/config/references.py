@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from taketurns.config import quantities
 from taketurns.config.faults import path_text, shown, suggestion
+from taketurns.config.fleet_faults import fleet_faults
 from taketurns.config.limits import ALL, LimitConfig
 from taketurns.config.model import TierConfig
 from taketurns.config.yaml_tree import Data, Path
@@ -33,6 +34,7 @@ def reference_faults(data: Mapping[str, Data], written: Mapping[Path, str]) -> I
         written: Text as it stands in the file, of the values that ``${VAR}`` changed.
     """
     tiers, models, tenants = (_sections(data, key) for key in ("tiers", "models", "tenants"))
+    yield from fleet_faults(data, models)
     yield from _ranks(tiers)
     yield from _floors(tiers)
     if tiers:

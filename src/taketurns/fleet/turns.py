@@ -15,6 +15,7 @@ from typing import Any
 from taketurns.aio import Turn, TurnExpiredError, TurnRefusedError
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, Refused
 from taketurns.core.model import PRIORITY_DEFAULT, PoolRules, Tenant, Ticket, Tier
+from taketurns.errors import TaketurnsError
 from taketurns.fleet.driver import Driver
 from taketurns.fleet.forecast import SharedForecast
 from taketurns.fleet.held import Held, Holdings
@@ -164,6 +165,14 @@ class FleetTurns:
         if self._local is not None and found:
             self._local.dispatcher.cancel([ticket.id for ticket in found])
         return found
+
+    def fail_waiting(self, error: Callable[[], TaketurnsError]) -> None:
+        """Take out all that somebody here waits for; see :meth:`taketurns.aio.Turns.fail_waiting`.
+
+        Where others can use the engines, it's granted nothing there all the same.
+        """
+        for ticket in self.cancel(list(self._waiters)):
+            self._waiters[ticket.id].set_exception(error())
 
     def settle(self, ticket_id: str, cost: int) -> None:
         """Let a running ticket's charge stand at ``cost``."""
@@ -405,12 +414,11 @@ class FleetTurns:
                     self.ranks[last.tier], last.tenant, figures[0], self.clock.now_us()
                 )
             return
-        limit, queued, ticket_id = figures
+        limit, queued, _ = figures
         for ticket in tickets:
             if self.holdings.waiting(ticket.id) is not None:
                 self.holdings.drop(ticket.id)
-        refused = next(ticket for ticket in tickets if ticket.id == ticket_id)
-        self._perform(Refused(refused, REFUSALS[word], limit, queued))
+                self._perform(Refused(ticket, REFUSALS[word], limit, queued))
 
     def _expire(self, ticket_id: str) -> None:
         if self.holdings.waiting(ticket_id) is not None:

@@ -64,10 +64,16 @@ class FleetView:
         return None
 
     def predict(
-        self, ticket: Ticket, now_us: int, *, target_us: int | None = None, ahead: int = 0
+        self,
+        ticket: Ticket,
+        now_us: int,
+        *,
+        target_us: int | None = None,
+        ahead: int = 0,
+        counts: bool = True,
     ) -> Prediction:
         """Predict how long a ticket would wait, from the shared backlog."""
-        del target_us
+        del target_us, counts
         turns = self._turns
         tenant = turns.tenants.get(ticket.tenant) or Tenant(ticket.tenant)
         rank = turns.ranks[ticket.tier]

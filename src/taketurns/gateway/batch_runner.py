@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from taketurns.aio import TurnExpiredError, TurnRefusedError, Turns
+from taketurns.aio import TurnExpiredError, TurnRefusedError
 from taketurns.config.pools import Pool as PoolFacts
-from taketurns.core.decision import Expired, Granted, Outcome
+from taketurns.core.decision import Expired, Granted, Outcome, Refused
 from taketurns.core.model import Ticket
 from taketurns.dialects.openai_stream import USAGE_TOKENS_MAX
 from taketurns.errors import (
@@ -19,10 +19,12 @@ from taketurns.errors import (
 from taketurns.gateway.availability import ATTEMPTS, Availability
 from taketurns.gateway.bad_items import BadItems, blames_caller
 from taketurns.gateway.batch_call import BatchEngine, call_engine
+from taketurns.gateway.coordination import MakeTurns
 from taketurns.gateway.counting import Counter, divide
 from taketurns.gateway.pools import Pace, ServedModel
 from taketurns.gateway.work import Work
 from taketurns.ports.clock import Clock
+from taketurns.ports.coordinator import CoordinatorDownError, Decision, Stranded
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ class BatchRunner:
     Args:
         model: What the pool serves.
         facts: How it's scheduled.
+        make_turns: Makes its turns.
         engines: By name.
         counter: Counts tokens, and learns from what engines count.
         clock: The process's clock.
@@ -48,6 +51,7 @@ class BatchRunner:
         model: ServedModel,
         facts: PoolFacts,
         *,
+        make_turns: MakeTurns,
         engines: Mapping[str, BatchEngine],
         counter: Counter,
         clock: Clock,
@@ -56,9 +60,7 @@ class BatchRunner:
     ) -> None:
         self.model = model
         self.engines = dict(engines)
-        self.turns = Turns(
-            facts.rules, facts.tiers, facts.tenants, clock=clock, on_decision=self._carry_out
-        )
+        self.turns = make_turns(facts, self._carry_out)
         self.availability = Availability(
             self.turns.set_engine, clock, model.section, self._fail_waiting
         )
@@ -112,15 +114,21 @@ class BatchRunner:
                     # Where the client went just then, nobody else looks at it.
                     work.done.exception()
 
-    def _carry_out(self, decision: Granted | Expired) -> None:
+    def _carry_out(self, decision: Decision) -> None:
         if isinstance(decision, Granted):
             assert self._tasks is not None, "the pool serves before it is asked"
             task = self._tasks.create_task(self._run_batch(decision), name="batch")
             self._batches.add(task)
             task.add_done_callback(self._batches.discard)
-        else:
-            work, _ = self.items.pop(decision.ticket.id)
-            work.fail(TurnExpiredError(decision.ticket))
+            return
+        work, _ = self.items.pop(decision.ticket.id)
+        match decision:
+            case Expired():
+                work.fail(TurnExpiredError(decision.ticket))
+            case Refused():
+                work.fail(TurnRefusedError(decision))
+            case Stranded():
+                work.fail(CoordinatorDownError())
 
     async def _run_batch(self, granted: Granted) -> None:
         """Send a batch to its engine, without the items that nobody waits for any more."""

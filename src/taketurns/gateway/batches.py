@@ -13,6 +13,7 @@ from taketurns.errors import EngineUnavailableError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.batch_call import BatchEngine
 from taketurns.gateway.batch_runner import BatchRunner
+from taketurns.gateway.coordination import MakeTurns
 from taketurns.gateway.cosine import scores_of
 from taketurns.gateway.counting import Counter
 from taketurns.gateway.exchange import Exchange
@@ -31,6 +32,7 @@ class EmbeddingPool:
     Args:
         model: What it serves.
         facts: How it's scheduled.
+        make_turns: Makes its turns.
         engines: By name.
         counter: Counts tokens.
         truncates: Ends that its engines can cut off a text that is too long.
@@ -46,6 +48,7 @@ class EmbeddingPool:
         model: ServedModel,
         facts: PoolFacts,
         *,
+        make_turns: MakeTurns,
         engines: Mapping[str, BatchEngine],
         counter: Counter,
         truncates: frozenset[Truncate],
@@ -60,6 +63,7 @@ class EmbeddingPool:
         self._runner = BatchRunner(
             model,
             facts,
+            make_turns=make_turns,
             engines=engines,
             counter=counter,
             clock=clock,

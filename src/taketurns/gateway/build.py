@@ -18,6 +18,7 @@ from taketurns.engines.tokenizer_file import FileTokenizer
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.batch_call import BatchEngine
 from taketurns.gateway.batches import EmbeddingPool
+from taketurns.gateway.coordination import MakeTurns
 from taketurns.gateway.counting import Counter
 from taketurns.gateway.generation import GenerationPool
 from taketurns.gateway.pools import ServedModel
@@ -52,6 +53,7 @@ def build_pools(
     config: Config,
     clock: Clock,
     admission: Admission,
+    make_turns: MakeTurns,
     *,
     on_batch: Callable[[str, int], None],
     on_late: Callable[[str, str, str], None],
@@ -63,6 +65,7 @@ def build_pools(
         config: A configuration without faults.
         clock: The process's clock.
         admission: The gateway's limits.
+        make_turns: Makes the turns of each pool.
         on_batch: Told the model and the number of texts of each batch.
         on_late: Told of each request that a throttle refuses, see :class:`Throttle`.
         on_mistrust: Told the model where an engine counts characters as tokens.
@@ -87,6 +90,7 @@ def build_pools(
             built.generation[name] = GenerationPool(
                 model,
                 pool,
+                make_turns=make_turns,
                 engines={
                     engine: _generation_engine(engine, part, section)
                     for engine, part in zip(names, section.engines, strict=True)
@@ -104,6 +108,7 @@ def build_pools(
             built.embeddings[name] = EmbeddingPool(
                 model,
                 pool,
+                make_turns=make_turns,
                 engines={
                     engine: _embedding_engine(engine, part, section, name)
                     for engine, part in zip(names, section.engines, strict=True)

@@ -23,6 +23,7 @@ from taketurns.gateway.admission import Admission
 from taketurns.gateway.auth import KEY_TTL_US, Authenticator, active_tenants, key_stores
 from taketurns.gateway.build import Pools, build_pools
 from taketurns.gateway.catalogue import listed, listed_model, pool_for
+from taketurns.gateway.coordination import Coordination
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.failed_auth import FailedAuth
 from taketurns.gateway.held_bytes import HeldBytes
@@ -73,10 +74,12 @@ class Gateway:
             store=choose.quota_store(config.store),
             on_refusal=self._count_limit,
         )
+        self.coordination = Coordination(config, clock)
         self.pools: Pools = build_pools(
             config,
             clock,
             self.admission,
+            self.coordination.turns,
             on_batch=self._count_batch,
             on_late=self._count_late,
             on_mistrust=self._count_mistrust,
@@ -96,6 +99,7 @@ class Gateway:
         path = config.store_path
         self._lock = None if path is None else SqliteLock(path)
         self.metrics.keys_failing.set_function(lambda: self._keys_failing)
+        self.metrics.alone.set_function(lambda: self.coordination.alone)
         self._auth = self._authenticator(config)
         self._failed_auth = FailedAuth(config.server.auth_failures_max)
         self._created_s = wall_time_s()
@@ -127,6 +131,7 @@ class Gateway:
         for pool in self.pools.all().values():
             for engine in pool.engines.values():
                 await engine.start()
+        await self.coordination.start(tasks)
         for generation in self.pools.generation.values():
             generation.serve()
         for embeddings in self.pools.embeddings.values():
@@ -146,6 +151,7 @@ class Gateway:
         await self._probes.aclose()
         for pool in self.pools.all().values():
             await pool.aclose()
+        await self.coordination.aclose()
         await self.admission.aclose()
         self._auth.close()
         if self._directory is not None:
@@ -416,6 +422,10 @@ class Gateway:
             return Answer(503, b'{"status":"draining"}', headers={"Retry-After": "1"})
         if not any(pool.availability.usable for pool in self.pools.all().values()):
             return Answer(503, b'{"status":"no_engine"}', headers={"Retry-After": "1"})
+        if not self.coordination.ready:
+            return Answer(503, b'{"status":"no_coordinator"}', headers={"Retry-After": "1"})
+        if self.coordination.alone:
+            return Answer(200, b'{"status":"ready","detail":"without the coordinator"}')
         return Answer(200, b'{"status":"ready"}')
 
     async def _ping(self, exchange: Exchange) -> Answer:

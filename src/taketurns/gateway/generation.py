@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from taketurns.aio import Turn, Turns
+from taketurns.aio import Turn
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
@@ -18,6 +18,7 @@ from taketurns.dialects.openai_stream import OpenAiVoice, usage_of
 from taketurns.errors import EngineError, EngineRefusedError, EngineUnavailableError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.availability import ATTEMPTS, NO_ROOM, Availability, EngineCall
+from taketurns.gateway.coordination import MakeTurns
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
 from taketurns.gateway.metering import STEPS_PER_QUANTUM, Estimates, Foreseen, Meter
 from taketurns.gateway.pools import Caller, Pace, ServedModel
@@ -70,6 +71,7 @@ class GenerationPool:
     Args:
         model: What it serves.
         facts: How it's scheduled.
+        make_turns: Makes its turns.
         engines: By name.
         upstreams: How each engine is asked.
         admission: The gateway's limits.
@@ -78,11 +80,12 @@ class GenerationPool:
         on_late: Told of each request that the throttle refuses.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - wired in one place, by name
         self,
         model: ServedModel,
         facts: PoolFacts,
         *,
+        make_turns: MakeTurns,
         engines: Mapping[str, GenerationEngine],
         upstreams: Mapping[str, Upstream],
         admission: Admission,
@@ -92,7 +95,7 @@ class GenerationPool:
     ) -> None:
         self.model = model
         self.engines = dict(engines)
-        self.turns = Turns(facts.rules, facts.tiers, facts.tenants, clock=clock)
+        self.turns = make_turns(facts)
         self._throttle = Throttle(self.turns.scheduler, on_late)
         self.availability = Availability(
             self.turns.set_engine, clock, model.section, lambda: self.turns.fail_waiting(self._none)

@@ -30,6 +30,7 @@ from taketurns.gateway.exchange import Answer
 from taketurns.gateway.failed_auth import TooManyWrongKeysError
 from taketurns.gateway.held_bytes import TooManyBytesError
 from taketurns.gateway.throttling import WouldBeLateError
+from taketurns.ports.coordinator import CoordinatorDownError
 from taketurns.units import US_PER_MS, US_PER_S, ceil_s_from_us, s_from_us
 
 INVALID = "invalid"
@@ -136,6 +137,7 @@ def problem_of(error: Exception, *, retry_after_us: int = US_PER_S) -> Problem:
 UNAVAILABLE: Mapping[type[TaketurnsError], tuple[str, int]] = {
     DrainingError: ("The gateway is shutting down. Try again: another instance may answer.", 1),
     StoreUnavailableError: ("The gateway can't reach its store of API keys. Try again later.", 5),
+    CoordinatorDownError: ("The gateway can't reach its fleet's coordinator. Try again later.", 1),
     QuotaUnavailableError: (
         "The gateway can't keep count of your organisation's quota at the moment. Try again later.",
         5,

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable
 
 from taketurns.core.model import Ticket
-from taketurns.core.scheduler import Scheduler
 from taketurns.core.throttle import Late, Prediction, judge
 from taketurns.errors import TaketurnsError
 from taketurns.gateway.pools import Caller, ServedModel
+from taketurns.ports.coordinator import View
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Throttle:
             mode (``enforce`` or ``shadow``) and the reason.
     """
 
-    def __init__(self, scheduler: Scheduler, on_late: Callable[[str, str, str], None]) -> None:
+    def __init__(self, scheduler: View, on_late: Callable[[str, str, str], None]) -> None:
         self._scheduler = scheduler
         self._on_late = on_late
 

@@ -54,7 +54,13 @@ class View(Protocol):
         ...
 
     def predict(
-        self, ticket: Ticket, now_us: int, *, target_us: int | None = None, ahead: int = 0
+        self,
+        ticket: Ticket,
+        now_us: int,
+        *,
+        target_us: int | None = None,
+        ahead: int = 0,
+        counts: bool = True,
     ) -> Prediction:
         """Predict how long a ticket would wait if it were submitted next."""
         ...

@@ -183,6 +183,11 @@ class Metrics:
             "1 while changes of keys can't be read from the database.",
             registry=registry,
         )
+        self.alone = Gauge(
+            "taketurns_coordinator_alone",
+            "1 while a gateway of a fleet goes on without its coordinator.",
+            registry=registry,
+        )
         self.reloaded = Gauge(
             "taketurns_config_last_reload_successful",
             "1 unless the last reload of the configuration was refused.",

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a fleet can't do: settings of models that need one process to decide."""
+
+from collections.abc import Iterator, Mapping
+
+from taketurns.config.coordinator import LOCAL
+from taketurns.config.faults import path_text
+from taketurns.config.yaml_tree import Data, Path
+from taketurns.errors import ConfigFault
+
+ALONE = "Remove it, or set coordinator: local."
+
+NOT_SHARED = {
+    "headroom": (0, "0%", "0", 0.0),
+    "sticky": ("off", False),
+    "scheduler": ("round_robin", "drr"),
+}
+"""Settings of a model that a coordinator doesn't know, and the values that ask nothing of it."""
+
+
+def fleet_faults(
+    data: Mapping[str, Data], models: Mapping[str, Mapping[str, Data]]
+) -> Iterator[tuple[Path, ConfigFault]]:
+    """Yield the settings of models that a coordinator can't keep to."""
+    if data.get("coordinator", LOCAL) == LOCAL:
+        return
+    for name, section in models.items():
+        for key, harmless in NOT_SHARED.items():
+            if key in section and section[key] not in harmless:
+                yield _fault(("models", name, key), ALONE)
+        batch = section.get("batch")
+        if isinstance(batch, dict) and batch.get("linger") not in {None, 0, "0", "0s", "0ms"}:
+            yield _fault(("models", name, "batch", "linger"), ALONE)
+        engines = section.get("engines")
+        for at, engine in enumerate(engines if isinstance(engines, list) else []):
+            if isinstance(engine, dict) and engine.get("slots") == "auto":
+                hint = "Give it a number of slots, or set coordinator: local."
+                yield _fault(("models", name, "engines", at, "slots"), hint)
+
+
+def _fault(path: Path, hint: str) -> tuple[Path, ConfigFault]:
+    problem = "can't be had with a coordinator: one process alone can keep to it"
+    return path, ConfigFault(path_text(path), problem, hint=hint)
