@@ -114,7 +114,7 @@ def test_every_limit_is_tried_here():
         rule.name
         for tier in TENANT
         for model, section in CONFIG.models.items()
-        for endpoint in section.endpoints
+        for endpoint in (*section.endpoints, "tokenize")
         for rule in rules_for(RULES, tenant=TENANT[tier], tier=tier, model=model, endpoint=endpoint)
     }
     assert tried == {rule.name for rule in RULES}

@@ -145,7 +145,7 @@ BAD = {
             ("limits[0].per", 'day or month, got "weak"', ""),
             ("limits[0].scope", 'must be each or total, got "all"', ""),
             ("limits[0].mode", 'must be enforce or shadow, got "shade"', "Did you mean shadow?"),
-            ("limits[0].endpoint", 'embeddings or rerank, got "chats"', "Did you mean chat?"),
+            ("limits[0].endpoint", 'rerank or tokenize, got "chats"', "Did you mean chat?"),
         ],
     ),
     "below nothing": (

@@ -15,6 +15,7 @@ from taketurns.dialects import (
     cohere_rerank,
     cohere_tokens,
     openai,
+    passing,
     rerank,
     score,
     tei,
@@ -27,6 +28,8 @@ PAGE = (Path(__file__).parents[2] / "docs/reference/dialects.md").read_text("utf
 
 STRUCTS = {
     "/v1/embeddings": openai._Embeddings,
+    "/v1/responses": passing._Responses,
+    "/v1/messages": passing._Messages,
     "/v2/chat": cohere_chat._Chat,
     "/v1/chat": cohere_chat_v1._Chat,
     "/v2/embed": cohere_embed._EmbedV2,
@@ -42,6 +45,7 @@ STRUCTS = {
 }
 
 PARSERS = {
+    "/v1/responses": passing.parse_responses,
     "/v2/chat": lambda body: cohere_chat.parse_chat(body, "m"),
     "/v1/chat": lambda body: cohere_chat_v1.parse_chat(body, "m"),
     "/v2/embed": lambda body: cohere_embed.parse_embed(body, "2"),
@@ -54,6 +58,7 @@ PARSERS = {
 }
 
 LEAST = {
+    "/v1/responses": {"model": "m", "input": "x"},
     "/v2/chat": {"messages": [{"role": "user", "content": "x"}]},
     "/v1/chat": {"message": "x"},
     "/v2/embed": {"texts": ["x"], "input_type": "search_query"},
@@ -84,6 +89,9 @@ REFUSED = {
     "normalize": False,
     "prompt_name": "x",
     "raw_scores": True,
+    "background": True,
+    "previous_response_id": "resp_1",
+    "conversation": {"id": "x"},
 }
 """A value of each field that is refused."""
 
@@ -190,7 +198,7 @@ def test_what_the_page_calls_passed_or_translated_reaches_the_engine(path):
 @pytest.mark.parametrize("path", PARSERS)
 def test_a_field_that_no_table_has_is_refused_where_the_page_says_so(path):
     body = json.dumps({**LEAST[path], "no_such_field": 1}).encode()
-    if path == "/score":
+    if path in {"/score", "/v1/responses"}:
         PARSERS[path](body)
     else:
         with pytest.raises(RequestError, match="no_such_field"):
@@ -203,4 +211,5 @@ def test_errors_have_the_members_that_the_page_lists():
         body = json.loads(error_body(Dialect(name), 400, "c", "m", request_id="r"))
         members = re.findall(r'"(\w+)"', json.dumps(body))
         assert set(re.findall(r'"(\w+)"', told)) <= set(members)
-        assert set(body) == set(re.findall(r'"(\w+)"', re.sub(r": \{.*?\}", "", told)))
+        outermost = re.sub(r': (?:\{[^{}]*\}|"\w+")', "", told)
+        assert set(body) == set(re.findall(r'"(\w+)"', outermost))

@@ -96,5 +96,19 @@ async function errors({ key: apiKey = key, model = chat, bad = {} }) {
   return seen;
 }
 
-const modes = { calls, errors };
+async function messages() {
+  const { anthropic } = clients(key);
+  const asked = { model: chat, max_tokens: 9, messages: hello };
+  const seen = { whole: (await anthropic.messages.create(asked)).content[0].text };
+  const events = await all(await anthropic.messages.create({ ...asked, stream: true }));
+  seen.streamed = events.map((event) => event.type);
+  try {
+    await clients("sk-tt-nobody").anthropic.messages.create(asked);
+  } catch (error) {
+    seen.error = [error.constructor.name, error.status];
+  }
+  return seen;
+}
+
+const modes = { calls, errors, messages };
 console.log(JSON.stringify(await modes[mode](JSON.parse(given ?? "{}"))));

@@ -57,7 +57,9 @@ class LimitConfig(Section):
     model: Selector = ALL
     """Only requests for this model. Default ``"*"``: all models together."""
 
-    endpoint: Literal["*", "chat", "completions", "embeddings", "rerank"] = "*"
+    endpoint: Literal[
+        "*", "chat", "completions", "responses", "messages", "embeddings", "rerank", "tokenize"
+    ] = "*"
     """Only requests to this endpoint. Default ``"*"``: all endpoints together."""
 
     unit: Literal["requests", "tokens", "input_tokens", "output_tokens", "inputs", "parallel"]

@@ -209,7 +209,8 @@ def _rules_that_never_apply(
             )
         model = models.get(rule.model, {})
         endpoints, allowed = model.get("endpoints"), model.get("tenants")
-        if rule.endpoint != ALL and isinstance(endpoints, list) and rule.endpoint not in endpoints:
+        anywhere = {ALL, "tokenize"}
+        if isinstance(endpoints, list) and rule.endpoint not in anywhere.union(endpoints):
             yield _found(
                 ("limits", at, "endpoint"),
                 f"never applies: model {rule.model} does not serve {rule.endpoint}",

@@ -30,7 +30,7 @@ from taketurns.config.quantities import (
 from taketurns.config.section import Section
 from taketurns.core.cost import HORIZON_DEFAULT
 
-Endpoint = Literal["chat", "completions", "embeddings", "rerank"]
+Endpoint = Literal["chat", "completions", "responses", "messages", "embeddings", "rerank"]
 Kind = Literal["generation", "embeddings"]
 Cost = Literal["requests", "tokens", "ema"]
 Rerank = Literal["cosine", "pairs", "query"]
@@ -73,6 +73,8 @@ class TokenCostConfig(Section):
 KIND_BY_ENDPOINT: dict[str, Kind] = {
     "chat": "generation",
     "completions": "generation",
+    "responses": "generation",
+    "messages": "generation",
     "embeddings": "embeddings",
     "rerank": "embeddings",
 }
@@ -86,8 +88,8 @@ class ModelConfig(Section):
     """``models.NAME``: one model that clients may ask for, and the engines that serve it."""
 
     endpoints: tuple[Endpoint, ...]
-    """What it is asked for: ``chat`` and ``completions``, or ``embeddings`` and ``rerank``; never
-    both kinds."""
+    """What it is asked for: of ``chat``, ``completions``, ``responses`` and ``messages`` (which is
+    Anthropic's) those that its engines have, or ``embeddings`` and ``rerank``; never both kinds."""
 
     engines: tuple[EngineConfig, ...]
     """The engines that serve it, at least one; all of them serve the same model."""
@@ -259,6 +261,9 @@ class ModelConfig(Section):
         embedded = {e.embedded for e in engines if isinstance(e, EmbeddedEngineConfig)}
         if (endpoints := info.data.get("endpoints")) is None:
             return engines
+        passing = {"responses", "messages"}.intersection(endpoints)
+        if passing and "smollm2" in embedded:
+            raise fault(f"has smollm2, which has no {min(passing)}", "Use another engine here.")
         if _kind_of(endpoints) == "generation" and "minilm" in embedded:
             raise fault("has minilm, which serves embeddings only", "Use smollm2 here.")
         if _kind_of(endpoints) == "embeddings" and "smollm2" in embedded:

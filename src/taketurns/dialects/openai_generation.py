@@ -150,8 +150,8 @@ def parse_chat(body: bytes) -> GenerationRequest:
     for index, message in enumerate(messages):
         if "role" not in message:
             raise invalid(f"messages[{index}].role", "is missing", "Give each message a role.")
-    limit = _limit(read.max_tokens, "max_tokens")
-    limit = _limit(read.max_completion_tokens, "max_completion_tokens") or limit
+    limit = output_limit(read.max_tokens, "max_tokens")
+    limit = output_limit(read.max_completion_tokens, "max_completion_tokens") or limit
     choices = _choices(read.n, "n")
     return GenerationRequest(
         path="/v1/chat/completions",
@@ -175,7 +175,7 @@ def parse_completions(body: bytes) -> GenerationRequest:
     """
     read: _Completions = decode(_COMPLETIONS, body)
     prompts = read_inputs(bytes(read.prompt), "prompt")
-    limit = _limit(read.max_tokens, "max_tokens")
+    limit = output_limit(read.max_tokens, "max_tokens")
     # Each prompt has as many answers; of best_of all are made, and n are shown.
     each = max(_choices(read.n, "n"), _choices(read.best_of or None, "best_of"))
     choices = each * len(prompts)
@@ -213,7 +213,8 @@ def _choices(value: int | None, field: str) -> int:
     return choices
 
 
-def _limit(value: int | None, field: str) -> int | None:
+def output_limit(value: int | None, field: str) -> int | None:
+    """Return a limit on output tokens; raises a 400 that names the field where it can't be."""
     """Return the limit that a request sets; None where it sets none.
 
     0 is passed on and counts as none: engines differ in what they make of it.

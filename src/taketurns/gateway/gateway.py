@@ -331,8 +331,12 @@ class Gateway:
         """Return who sends a request: by its key alone."""
         record = exchange.record
         now_us = self._clock.now_us()
+        authorization = exchange.headers.get("Authorization")
+        key = exchange.headers.get("x-api-key")
+        if authorization is None and key is not None and exchange.dialect is Dialect.ANTHROPIC:
+            authorization = f"Bearer {key}"
         try:
-            tenant = self._auth.tenant_of(exchange.headers.get("Authorization"), now_us=now_us)
+            tenant = self._auth.tenant_of(authorization, now_us=now_us)
         except RequestError:
             self._failed_auth.count(exchange.address, now_us)
             raise
@@ -373,7 +377,7 @@ class Gateway:
         caller = caller_of(tenant, self.config.tenants[tenant], asked.urgency, route.dialect, body)
         pool = pool_for(self.pools, asked.model, route.endpoint, tenant)
         record.model = pool.model.name
-        if asked.model is None and route.dialect is Dialect.OPENAI:
+        if asked.model is None and route.dialect in {Dialect.OPENAI, Dialect.ANTHROPIC}:
             body = with_model(body, pool.model.name)
         section = pool.model.section
         with self._held.hold(

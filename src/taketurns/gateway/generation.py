@@ -13,8 +13,10 @@ from taketurns.aio import Turn
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
+from taketurns.dialects.answer_forms import form_of
 from taketurns.dialects.openai_generation import GenerationRequest, parse_chat, parse_completions
-from taketurns.dialects.openai_stream import OpenAiVoice, usage_of
+from taketurns.dialects.openai_stream import OpenAiVoice
+from taketurns.dialects.passing import MessagesVoice, parse_messages, parse_responses
 from taketurns.errors import EngineError, EngineRefusedError, EngineUnavailableError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.availability import ATTEMPTS, NO_ROOM, Availability, EngineCall
@@ -41,6 +43,7 @@ LOG = logging.getLogger(__name__)
 PARSERS: dict[str, Callable[[bytes], GenerationRequest]] = {
     "chat": parse_chat,
     "completions": parse_completions,
+    "responses": parse_responses,
 }
 
 
@@ -229,7 +232,8 @@ class GenerationPool:
     ) -> Answer | None:
         """Send a call, pass its answer on, and settle and learn what it took."""
         record = job.exchange.record
-        meter = Meter(turn, record, self.model.cost, job.foreseen, self._stride, seen)
+        form = form_of(call.path)
+        meter = Meter(turn, record, self.model.cost, job.foreseen, self._stride, seen, form)
         begun_us = self._clock.now_us()
         try:
             reply = await self._pass(job, call, self.engines[turn.engine], meter, seen)
@@ -267,7 +271,7 @@ class GenerationPool:
                 await relay.run(answer, self._watch)
                 return None
             said = await read_whole(engine.name, answer)
-            meter.usage = usage_of(said)
+            meter.usage = meter.form.usage(said)
             if meter.usage is not None:
                 seen.produced(meter.usage.completion_tokens)
             return Answer(answer.status, job.voice.whole(said), content_type=kind)
@@ -281,7 +285,7 @@ class GenerationPool:
 async def answer_openai(
     pool: GenerationPool, exchange: Exchange, body: bytes, caller: Caller
 ) -> Answer | None:
-    """Answer a chat or completions request of OpenAI's dialect; None where it was streamed.
+    """Answer chat, completions or responses of OpenAI's dialect; None where it was streamed.
 
     Raises:
         RequestError: 400, naming the field that is wrong; else as :meth:`GenerationPool.answer`.
@@ -289,3 +293,11 @@ async def answer_openai(
     request = PARSERS[exchange.record.endpoint](body)
     voice = OpenAiVoice(keep_usage=request.include_usage)
     return await pool.answer(exchange, request, caller, voice)
+
+
+async def answer_anthropic(
+    pool: GenerationPool, exchange: Exchange, body: bytes, caller: Caller
+) -> Answer | None:
+    """Answer Anthropic's ``POST /v1/messages``; raises as :func:`answer_openai`."""
+    voice = MessagesVoice(exchange.record.request_id)
+    return await pool.answer(exchange, parse_messages(body), caller, voice)

@@ -12,8 +12,9 @@ from taketurns.aio import Turn
 from taketurns.core.cost import CostModel
 from taketurns.core.lengths import OutputLengths
 from taketurns.core.rates import Rate
+from taketurns.dialects.answer_forms import AnswerForm, CompletionsForm
 from taketurns.dialects.openai_generation import GenerationRequest
-from taketurns.dialects.openai_stream import Usage, usage_in
+from taketurns.dialects.openai_stream import Usage
 from taketurns.gateway.availability import EngineCall
 from taketurns.telemetry.records import RequestRecord
 from taketurns.wire.sse import payloads
@@ -91,10 +92,12 @@ class Meter:
         foreseen: What it was expected to take.
         stride: Tokens from one look at the charge to the next, at least 1.
         seen: The call of the engine, told what a stream brings.
+        form: Reads the answer; None: completions.
 
     Attributes:
         produced: Output tokens so far.
         usage: What the engine said of it, or None.
+        form: Reads the answer.
     """
 
     __slots__ = (
@@ -105,6 +108,7 @@ class Meter:
         "_seen",
         "_stride",
         "_turn",
+        "form",
         "produced",
         "usage",
     )
@@ -117,6 +121,7 @@ class Meter:
         foreseen: Foreseen,
         stride: int,
         seen: EngineCall,
+        form: AnswerForm | None = None,
     ) -> None:
         self.produced = 0
         self.usage: Usage | None = None
@@ -126,6 +131,7 @@ class Meter:
         self._foreseen = foreseen
         self._stride = stride
         self._seen = seen
+        self.form = form or CompletionsForm()
         rolls = cost.running(foreseen.input_tokens, 0, foreseen.output_tokens) is not None
         self._due = stride if rolls else NEVER
 
@@ -137,7 +143,7 @@ class Meter:
             tokens = len(payloads(events))
         self.produced += tokens
         self._seen.streamed(tokens)
-        self.usage = usage_in(events) or self.usage
+        self.usage = self.form.usage_in(events) or self.usage
         if self.produced >= self._due:
             self._top_up()
 

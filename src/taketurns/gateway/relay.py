@@ -63,7 +63,7 @@ class Voice(Protocol):
         """Return what the client gets for whole events of the engine; maybe nothing.
 
         Args:
-            events: Events of OpenAI's dialect as they came, each with its blank line.
+            events: As they came, each with its blank line.
         """
         ...
 

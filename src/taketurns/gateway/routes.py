@@ -47,6 +47,8 @@ _SCORE = Route(Dialect.JINA, "rerank", reranks.answer_score)
 ROUTES: Mapping[str, Route] = {
     "/v1/chat/completions": Route(Dialect.OPENAI, "chat", generation.answer_openai),
     "/v1/completions": Route(Dialect.OPENAI, "completions", generation.answer_openai),
+    "/v1/responses": Route(Dialect.OPENAI, "responses", generation.answer_openai),
+    "/v1/messages": Route(Dialect.ANTHROPIC, "messages", generation.answer_anthropic),
     "/v1/embeddings": Route(Dialect.OPENAI, "embeddings", embeddings.answer_openai),
     "/v1/chat": Route(Dialect.COHERE, "chat", cohere_chat.answer_v1),
     "/v2/chat": Route(Dialect.COHERE, "chat", cohere_chat.answer_v2),
