@@ -151,8 +151,13 @@ class Turns:
         Raises:
             TurnRefusedError: A queue is full.
         """
-        refused = self._dispatcher.submit(tickets)
+        try:
+            refused = self._dispatcher.submit(tickets)
+        except ValueError:
+            self._forget(tickets)
+            raise
         if refused is not None:
+            self._forget(tickets)
             raise TurnRefusedError(refused)
 
     def expect(self, ticket_id: str) -> "asyncio.Future[str]":
@@ -168,11 +173,12 @@ class Turns:
             raise ValueError(f"ticket {ticket_id!r} is waited for already")
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._waiters[ticket_id] = future
-        future.add_done_callback(lambda _: self._forget(ticket_id, future))
         return future
 
     def cancel(self, ticket_ids: Sequence[str]) -> list[Ticket]:
         """Take waiting tickets out, and return those that were waiting."""
+        for ticket_id in ticket_ids:
+            self._waiters.pop(ticket_id, None)
         return self._dispatcher.cancel(ticket_ids)
 
     def fail_waiting(self, error: Callable[[], TaketurnsError]) -> None:
@@ -181,8 +187,10 @@ class Turns:
         Args:
             error: Makes an error for each of them.
         """
-        for ticket in self._dispatcher.cancel(list(self._waiters)):
-            self._waiters[ticket.id].set_exception(error())
+        waiters, self._waiters = self._waiters, {}
+        for ticket in self._dispatcher.cancel(list(waiters)):
+            if not waiters[ticket.id].done():
+                waiters[ticket.id].set_exception(error())
 
     def settle(self, ticket_id: str, cost: int) -> None:
         """Let a running ticket's charge stand at ``cost``."""
@@ -219,21 +227,21 @@ class Turns:
         """Stop deciding. Who still waits is not told."""
         self._dispatcher.close()
 
-    def _forget(self, ticket_id: str, future: "asyncio.Future[str]") -> None:
-        if self._waiters.get(ticket_id) is future:
-            del self._waiters[ticket_id]
+    def _forget(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            self._waiters.pop(ticket.id, None)
 
     def _tell(self, decision: Granted | Expired) -> None:
         if isinstance(decision, Granted):
             (ticket,) = decision.tickets
-            waiter = self._waiters.get(ticket.id)
+            waiter = self._waiters.pop(ticket.id, None)
             if waiter is None or waiter.done():
                 # Its caller is gone and has not said so yet.
                 self._dispatcher.finish(ticket.id, Outcome.CANCELLED, executed=False)
             else:
                 waiter.set_result(decision.engine)
         else:
-            waiter = self._waiters.get(decision.ticket.id)
+            waiter = self._waiters.pop(decision.ticket.id, None)
             if waiter is not None and not waiter.done():
                 waiter.set_exception(TurnExpiredError(decision.ticket))
 

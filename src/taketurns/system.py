@@ -6,9 +6,12 @@ import secrets
 import time
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from taketurns.ports.clock import Timer
 from taketurns.units import NS_PER_US, US_PER_MS, US_PER_S
+
+NS_PER_MS = NS_PER_US * US_PER_MS
 
 
 class SystemClock:
@@ -44,6 +47,17 @@ def give_way() -> _Turn:
 def wall_time() -> datetime:
     """Return the time of day in UTC: for logs and records, never for scheduling."""
     return datetime.now(UTC)
+
+
+def wall_text() -> str:
+    """Return the time of day as RFC 3339 has it, in UTC, to the millisecond."""
+    seconds, ms = divmod(time.time_ns() // NS_PER_MS, 1_000)
+    return f"{_second_text(seconds)}.{ms:03}+00:00"
+
+
+@lru_cache(2)
+def _second_text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def wall_time_s() -> int:

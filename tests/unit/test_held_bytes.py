@@ -101,13 +101,13 @@ def test_bounds_hold_and_tenants_are_forgotten_in_any_order(steps):
             for sizes, most in ((mine, 70), (its, 100), (every, 120))
         )
         stack = contextlib.ExitStack()
-        block = hold(held, size, tenant=tenant, model=model, tenant_max=70, model_max=100)
+        bounds = {"tenant_max": 70, "model_max": 100}
         if fits:
-            stack.enter_context(block)
+            stack.enter_context(hold(held, size, tenant=tenant, model=model, **bounds))
             under_way.append((tenant, model, size, stack))
         else:
             with pytest.raises(TooManyBytesError):
-                stack.enter_context(block)
+                hold(held, size, tenant=tenant, model=model, **bounds)
         assert held.total == sum(s for _, _, s, _ in under_way)
     while under_way:
         under_way.pop()[-1].close()

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounds the memory that the bodies of requests under way take: per tenant, per model, in all."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from taketurns.errors import TaketurnsError
 
 
@@ -41,11 +38,12 @@ class HeldBytes:
         """Bytes held."""
         return self._total
 
-    @contextmanager
     def hold(
         self, size: int, *, tenant: str, model: str, tenant_max: int, model_max: int
-    ) -> Iterator[None]:
-        """Count a body while the block runs. A single body is let in whatever its size.
+    ) -> "Hold":
+        """Count a body from here on; leaving what is returned counts it out.
+
+        A single body is let in whatever its size.
 
         Args:
             size: Of the body, in bytes.
@@ -59,18 +57,19 @@ class HeldBytes:
         """
         key = (tenant, model)
         own = self._by_tenant.get(key, 0)
-        for held, most, is_own in (
-            (own, tenant_max, True),
-            (self._by_model.get(model, 0), model_max, False),
-            (self._total, self._total_max, False),
-        ):
-            if held and held + size > most:
-                raise TooManyBytesError(own=is_own, limit=most)
+        if own and own + size > tenant_max:
+            raise TooManyBytesError(own=True, limit=tenant_max)
+        held = self._by_model.get(model, 0)
+        if held and held + size > model_max:
+            raise TooManyBytesError(own=False, limit=model_max)
+        if self._total and self._total + size > self._total_max:
+            raise TooManyBytesError(own=False, limit=self._total_max)
         self._add(key, size)
-        try:
-            yield
-        finally:
-            self._add(key, -size)
+        return Hold(self, key, size)
+
+    def let_go(self, key: tuple[str, str], size: int) -> None:
+        """Count out what :meth:`hold` has counted."""
+        self._add(key, -size)
 
     def _add(self, key: tuple[str, str], size: int) -> None:
         self._total += size
@@ -80,3 +79,21 @@ class HeldBytes:
             self._by_tenant[key] = left
         else:
             self._by_tenant.pop(key, None)
+
+
+class Hold:
+    """A body that is counted until the block ends that it's entered for."""
+
+    __slots__ = ("_held", "_key", "_size")
+
+    def __init__(self, held: HeldBytes, key: tuple[str, str], size: int) -> None:
+        self._held = held
+        self._key = key
+        self._size = size
+
+    def __enter__(self) -> None:
+        """Do nothing: it's counted."""
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Count it out."""
+        self._held.let_go(self._key, self._size)

@@ -16,7 +16,7 @@ from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.inbound import Inbound, Receiving
 from taketurns.gateway.peer import AiohttpPeer
 from taketurns.ports.clock import Clock
-from taketurns.system import new_id, wall_time
+from taketurns.system import new_id, wall_text
 from taketurns.telemetry.records import RequestRecord
 
 Handle = Callable[[Exchange], Awaitable[None]]
@@ -91,9 +91,7 @@ class HttpServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         arrived_us = self._clock.now_us()
-        record = RequestRecord(
-            time=wall_time().isoformat(timespec="milliseconds"), request_id=new_id("req_")
-        )
+        record = RequestRecord(time=wall_text(), request_id=new_id("req_"))
         headers = {"x-request-id": record.request_id}
         peer = AiohttpPeer(request, headers, self._closing, self._receiving.body_timeout_s)
         path, _, query = request.raw_path.partition("?")

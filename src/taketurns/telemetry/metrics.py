@@ -6,6 +6,7 @@ and past ``TENANTS_MAX`` tenants the rest share one label.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,6 +18,9 @@ from taketurns.telemetry.records import RequestRecord
 
 TENANTS_MAX = 1_000
 """Most tenants with a label of their own."""
+
+SERIES_KEPT_MAX = 10_000
+"""Most kinds of requests whose series are kept at hand."""
 
 OTHER = "other"
 
@@ -83,6 +87,27 @@ class _PoolCollector(Collector):
         yield from (depth, queued_cost, in_flight, deficit, slots, used, rounds, forgiven)
 
 
+_Key = tuple[str, str, str, str, str]
+_Kept = TypeVar("_Kept")
+
+
+class _Served(NamedTuple):
+    """What requests of one kind that ran count in, looked up once."""
+
+    wait: Histogram
+    cost: Counter
+    input_tokens: Counter
+    output_tokens: Counter
+
+
+def _keep(kept: dict[_Key, _Kept], key: _Key, series: _Kept) -> _Kept:
+    """Keep series at hand and return them; where there are too many, all are looked up again."""
+    if len(kept) >= SERIES_KEPT_MAX:
+        kept.clear()
+    kept[key] = series
+    return series
+
+
 class Metrics:
     """All metrics of one gateway.
 
@@ -95,6 +120,8 @@ class Metrics:
     def __init__(self, tenants: Iterable[str], snapshots: Snapshots, version: str) -> None:
         self._registry = registry = CollectorRegistry()
         self._tenants: frozenset[str] = frozenset()
+        self._ended: dict[_Key, Counter] = {}
+        self._served: dict[_Key, _Served] = {}
         self.know(tenants)
         registry.register(_PoolCollector(snapshots, self._tenant_label))
         request_labels = ["model", "endpoint", "tier", "tenant"]
@@ -204,26 +231,46 @@ class Metrics:
     def know(self, tenants: Iterable[str]) -> None:
         """Give more tenants labels of their own, as long as there are any left."""
         room = TENANTS_MAX - len(self._tenants)
+        self._ended.clear()
+        self._served.clear()
         self._tenants |= set(sorted(set(tenants) - self._tenants)[:room])
 
     def count(self, record: RequestRecord) -> None:
         """Count a request that has ended."""
-        tenant = self._tenant_label(record.tenant) if record.tenant else ""
-        labels = (record.model, record.endpoint, record.tier, tenant)
-        self._requests.labels(*labels, record.outcome).inc()
+        key = (record.model, record.endpoint, record.tier, record.tenant, record.outcome)
+        requests = self._ended.get(key)
+        if requests is None:
+            requests = _keep(self._ended, key, self._requests.labels(*self._labels(record), key[4]))
+        requests.inc()
         if record.code:
             self._errors.labels(record.endpoint, record.code).inc()
         if record.wait_s is not None:
-            self._wait.labels(*labels).observe(record.wait_s)
-            self._cost.labels(record.model, record.tier, tenant).inc(record.cost)
-            if record.charged and record.cost:
+            served = self._served.get(key)
+            if served is None:
+                served = _keep(self._served, key, self._series_of(record))
+            served.wait.observe(record.wait_s)
+            served.cost.inc(record.cost)
+            if record.charged != record.cost and record.charged and record.cost:
                 direction = "over" if record.charged > record.cost else "under"
                 error = abs(record.charged - record.cost)
                 self._error.labels(record.model, direction).inc(error)
-            self._tokens.labels(record.model, tenant, "input").inc(record.input_tokens)
-            self._tokens.labels(record.model, tenant, "output").inc(record.output_tokens)
+            served.input_tokens.inc(record.input_tokens)
+            served.output_tokens.inc(record.output_tokens)
         if record.first_byte_s is not None:
             self._first_byte.labels(record.model, record.endpoint).observe(record.first_byte_s)
+
+    def _labels(self, record: RequestRecord) -> tuple[str, str, str, str]:
+        tenant = self._tenant_label(record.tenant) if record.tenant else ""
+        return record.model, record.endpoint, record.tier, tenant
+
+    def _series_of(self, record: RequestRecord) -> "_Served":
+        model, endpoint, tier, tenant = self._labels(record)
+        return _Served(
+            self._wait.labels(model, endpoint, tier, tenant),
+            self._cost.labels(model, tier, tenant),
+            self._tokens.labels(model, tenant, "input"),
+            self._tokens.labels(model, tenant, "output"),
+        )
 
     def count_limit(self, rule: str, mode: str) -> None:
         """Count a request that a limit refused (``enforce``), or would have (``shadow``)."""
