@@ -39,6 +39,9 @@ def simulate(
     csv: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write a line for each run.")
     ] = None,
+    plots: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write plots there, as PNG.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Simulate a scenario: the production scheduler, and others, with made-up or recorded traffic.
@@ -53,6 +56,11 @@ def simulate(
     found, rows = _run(scenario, seeds, only or [], sweep or [])
     if csv is not None:
         csv.write_text(report.as_csv(rows), "utf-8")
+    if plots is not None:
+        from taketurns.sim.plots import write_plots
+
+        for path in write_plots(rows, found.show or report.SHOWN, plots):
+            output.message(f"wrote {path}")
     if as_json:
         output.result_json(report.as_json(found, rows, tenants=tenants))
         return

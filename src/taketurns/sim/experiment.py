@@ -22,12 +22,16 @@ class Row:
         point: Values of what was swept, by path; empty without a sweep.
         runs: Figures of each run, by name; one for each seed.
         tenants: Figures of each tenant in the first run.
+        service: Each tenant's service per second over time in the first run: seconds, rate.
+        fair: What of the service of the first run weighted max-min fairness gives each tenant.
     """
 
     scheduler: str
     point: Mapping[str, object]
     runs: Sequence[Mapping[str, float]]
     tenants: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    service: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    fair: Mapping[str, float] = field(default_factory=dict)
 
     def median(self, figure: str) -> float:
         """Return a figure's median over the runs."""
@@ -90,14 +94,22 @@ def run_all(
     rows = []
     for scheduler in scenario.schedulers:
         runs = []
-        tenants: dict[str, dict[str, float]] = {}
+        first: Collected | None = None
         for seed in range(seeds):
             figures, observed = run_once(scenario, scheduler, seed)
             runs.append(figures)
             if seed == 0:
-                tenants = {
-                    name: measure.figures() for name, measure in sorted(observed.tenants.items())
-                }
+                first = observed
             done()
-        rows.append(Row(scheduler, point, runs, tenants))
+        assert first is not None, "there is a run or more"
+        rows.append(
+            Row(
+                scheduler,
+                point,
+                runs,
+                {name: each.figures() for name, each in sorted(first.tenants.items())},
+                first.bins.rates(first.timeline),
+                first.bins.fair(first.timeline),
+            )
+        )
     return rows

@@ -9,8 +9,9 @@ import gzip
 import heapq
 import json
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
+from functools import partial
 from importlib.resources import files
 from itertools import accumulate
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import IO, NamedTuple
 from taketurns.errors import ConfigError, ConfigFault
 from taketurns.sim.reading import Section
 from taketurns.sim.request import Request
+from taketurns.sim.schedulers.base import TenantFacts
 from taketurns.units import us_from_s
 
 DATA = files("taketurns.sim") / "data"
@@ -79,16 +81,19 @@ REORDERED_MAX = 100_000
 """Lines of a request log that are held to put them in order: as many may run at once."""
 
 
-def _request_log(lines: Iterable[str]) -> Iterator[Recorded]:
+def _request_log(lines: Iterable[str], model: str = "") -> Iterator[Recorded]:
     """Read the gateway's own log, which is written as requests end.
 
-    What was invalid is left out; what was refused arrived too.
+    What was invalid is left out, and other models where one is given; what was
+    refused arrived too.
     """
     held: list[tuple[float, int, Recorded]] = []
     first: float | None = None
     for number, line in enumerate(lines):
         row = json.loads(line)
         if not row["tenant"] or row["outcome"] == "invalid":
+            continue
+        if model and row["model"] != model:
             continue
         when = datetime.fromisoformat(row["time"]).timestamp()
         tokens = int(row.get("input_tokens", 0)), int(row.get("output_tokens", 0))
@@ -112,8 +117,15 @@ FORMATS: dict[str, Callable[[Iterable[str]], Iterator[Recorded]]] = {
 }
 
 
-def read_trace(section: Section, folder: Path) -> Callable[[Random], Iterator[Request]]:
+def read_trace(
+    section: Section, folder: Path, *, deal: bool = True
+) -> Callable[[Random], Iterator[Request]]:
     """Read which trace a scenario plays, and how.
+
+    Args:
+        section: Its section.
+        folder: Against which its file is meant.
+        deal: Deal requests without a tenant to some; else their tenant is "".
 
     Returns:
         Makes the requests, in the order of their arrival, from a generator that deals tenants.
@@ -125,18 +137,24 @@ def read_trace(section: Section, folder: Path) -> Callable[[Random], Iterator[Re
     kind = section.text("format", options=tuple(FORMATS))
     speed = section.number("speed", 1.0, 1e-6)
     limit = section.whole("tokens_most", 1_000_000, 1)
+    model = section.text("model", "")
     dealt = section.section("assign")
     tenants, exponent = dealt.whole("tenants", 10, 1), dealt.number("exponent", 1.0, 0, 10)
     dealt.done()
     section.done()
     shares = list(accumulate((rank + 1) ** -exponent for rank in range(tenants)))
 
+    if kind == "request-log":
+        rows: Callable[[Iterable[str]], Iterator[Recorded]] = partial(_request_log, model=model)
+    else:
+        rows = FORMATS[kind]
+
     def requests(random: Random) -> Iterator[Request]:
         with open_text(file, folder) as lines:
             number = 0
-            for number, recorded in enumerate(_checked(FORMATS[kind](lines), file)):
+            for number, recorded in enumerate(_checked(rows(lines), file)):
                 tenant = recorded.tenant
-                if not tenant:
+                if deal and not tenant:
                     tenant = f"tenant-{bisect_left(shares, random.random() * shares[-1])}"
                 yield Request(
                     str(number),
@@ -147,6 +165,37 @@ def read_trace(section: Section, folder: Path) -> Callable[[Random], Iterator[Re
                 )
 
     return requests
+
+
+def dealt(
+    play: Callable[[Random], Iterator[Request]],
+    seed: str,
+    facts: Mapping[str, TenantFacts],
+    exponent: float,
+    tier: str,
+    timeouts_us: Mapping[str, int],
+) -> Iterator[Request]:
+    """Yield a trace's requests with the tiers of their tenants, and deadlines of those.
+
+    Args:
+        play: Makes the requests; those without a tenant are dealt to the known ones.
+        seed: Decides who gets what.
+        facts: The known tenants.
+        exponent: Zipf's, in the order of the tenants; 0: all alike.
+        tier: Of tenants that are not known.
+        timeouts_us: Longest wait, by tier.
+    """
+    random = Random(f"tenants {seed}")
+    names = list(facts)
+    shares = list(accumulate((rank + 1) ** -exponent for rank in range(len(names))))
+    for request in play(Random(seed)):
+        if not request.tenant and names:
+            request.tenant = names[bisect_left(shares, random.random() * shares[-1])]
+        known = facts.get(request.tenant)
+        request.tier = known.tier if known else tier
+        if request.tier in timeouts_us:
+            request.deadline_us = request.arrived_us + timeouts_us[request.tier]
+        yield request
 
 
 def open_text(file: str, folder: Path) -> IO[str]:

@@ -31,6 +31,38 @@ class Bins:
             for begin, end in zip(self.edges, self.edges[1:], strict=False)
         ]
 
+    def rates(self, timeline: Timeline) -> dict[str, list[tuple[float, float]]]:
+        """Return each tenant's service per second over time: seconds, rate."""
+        width_s = (self.edges[1] - self.edges[0]) / 1e6
+        rows = self.served(timeline)
+        return {
+            tenant: [
+                (edge / 1e6 + width_s / 2, row.get(tenant, 0.0) / width_s)
+                for edge, row in zip(self.edges, rows, strict=False)
+            ]
+            for tenant in sorted(timeline.tenants)
+        }
+
+    def fair(self, timeline: Timeline) -> dict[str, float]:
+        """Return how weighted max-min fairness shares what was served in the span out.
+
+        Who was backlogged throughout most of the bins wants everything, the others
+        what they got.
+        """
+        got: dict[str, float] = {}
+        for row in self.served(timeline):
+            for tenant, value in row.items():
+                got[tenant] = got.get(tenant, 0.0) + value
+        there = round(sum(got.values()))
+        often = [self._backlogged(timeline, at) for at in range(BINS)]
+        demands = {
+            tenant: there if 2 * sum(tenant in names for names in often) > BINS else round(value)
+            for tenant, value in sorted(got.items())
+        }
+        weights = {tenant: self._weights.get(tenant, 1) for tenant in demands}
+        shares = max_min_shares(there, demands, weights)
+        return {tenant: float(share) for tenant, share in shares.items()}
+
     def figures(self, timeline: Timeline) -> dict[str, float]:
         """Return fairness among backlogged tenants, over the bins that have two or more.
 

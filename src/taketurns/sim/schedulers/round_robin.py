@@ -31,7 +31,7 @@ class RoundRobin:
         cost: The pool's cost model.
         predictor: Foresees output lengths.
         around: What it is made for.
-        slots: Slots of each engine; None: as many as have room.
+        slots: Slots of each engine, or one number for all; None: as many as have room.
         settle_cost: A running charge is settled when it's off by so much, at least 1.
     """
 
@@ -43,7 +43,7 @@ class RoundRobin:
         predictor: Predictor,
         around: Surroundings,
         *,
-        slots: int | None = None,
+        slots: int | Sequence[int] | None = None,
         settle_cost: int = 1,
     ) -> None:
         self.pushes = self.keeps_head = slots is not None
@@ -55,7 +55,6 @@ class RoundRobin:
         self._predictor = predictor
         self._wake = around.wake
         self._gone = around.gone
-        self._slots = slots
         self._settle_cost = settle_cost
         self._error = self._cost_sum = self._count = 0
         self._queued: dict[str, Request] = {}
@@ -63,8 +62,9 @@ class RoundRobin:
         self._running: list[dict[str, Request]] = [{} for _ in range(around.engines)]
         self._offered = [0] * around.engines
         self._numbers = {str(number): number for number in range(around.engines)}
-        for name in self._numbers:
-            self._dispatcher.set_engine(name, slots or 0)
+        for name, number in self._numbers.items():
+            count = slots[number] if isinstance(slots, Sequence) else slots
+            self._dispatcher.set_engine(name, count or 0)
 
     @property
     def waiting(self) -> int:
