@@ -346,6 +346,14 @@ async def large_answer_hold_ms(upstream: str, encoding: str) -> float:
         return await longest_hold_ms(site.run)
 
 
+async def large_request_hold_ms() -> float:
+    """Return how long the loop is held by a request of 2,000 texts, as above."""
+    work = Work(requests=[("t0", ["word " * 320] * 2_000)], tokens_max=100_000)
+    async with GatewaySite(work, FakeGpu(fixed_s=0, token_s=0)) as site:
+        await site.run()
+        return await longest_hold_ms(site.run)
+
+
 async def longest_hold_ms(work: Callable[[], Coroutine[Any, Any, None]]) -> float:
     """Return the longest time between two turns of the loop while work is done.
 

@@ -10,6 +10,7 @@ from taketurns.ports.engine import EmbedAnswer, ScoreCall
 from taketurns.testing.engine import fake_score, fake_vector
 from taketurns.testing.http_engine import Fault
 
+QUIET = {"interval": "0s"}
 DOCUMENTS = ["one", "two words", "three words here", "four"]
 
 
@@ -19,7 +20,7 @@ def body(query="q", documents=DOCUMENTS, **more):
 
 def rank(kind="vllm", **more):
     engine = {"url": "http://backend-0", "slots": 1, "kind": kind}
-    return {"rank": {"endpoints": ["rerank"], "engines": [engine], **more}}
+    return {"rank": {"endpoints": ["rerank"], "engines": [engine], "health": QUIET, **more}}
 
 
 def scores_of(reply):
@@ -246,3 +247,50 @@ def test_a_lingering_engine_gets_what_comes_in_the_meantime(play, embed_model):
         assert [len(call.inputs) for call in site.engines["cpu-0"].calls] == [4]
 
     play(scenario, models={"embed": embed_model(batch={"linger": "1s", "items_max": 4})})
+
+
+def test_an_input_type_puts_its_prefix_before_each_text(play, embed_model):
+    async def scenario(site):
+        for kind in ("search_query", "search_document", "clustering"):
+            body = {
+                "model": "embed",
+                "texts": ["a"],
+                "input_type": kind,
+                "embedding_types": ["float"],
+            }
+            assert (await site.post("/v2/embed", body)).status == 200
+        assert vectors_sent(site) == ["query: a", "passage: a", "a"]
+
+    prefixes = {"search_query": "query: ", "search_document": "passage: "}
+    play(scenario, models={"embed": embed_model(input_types=prefixes)})
+
+
+def vectors_sent(site):
+    return [text for call in site.engines["cpu-0"].calls for text in call.inputs]
+
+
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+def test_an_engine_that_can_cut_is_told_to_and_others_are_not(play, kind):
+    async def scenario(site):
+        for cut in ("END", "NONE"):
+            body = {"model": "embed", "texts": ["a"], "truncate": cut, "input_type": "clustering"}
+            body["embedding_types"] = ["float"]
+            assert (await site.post("/v2/embed", body)).status == 200
+        told = [b"truncate_prompt_tokens" in r.body for r in site.backends[0].requests]
+        assert told == [kind == "vllm", False]
+
+    engine = {"url": "http://backend-0", "slots": 1, "kind": kind}
+    model = {"endpoints": ["embeddings"], "engines": [engine], "health": QUIET}
+    play(scenario, backends=1, models={"embed": model})
+
+
+def test_pairs_of_several_queries_go_one_query_a_call_where_an_engine_takes_one(play):
+    async def scenario(site):
+        queries, documents = ["q1", "q2", "q1"], ["a", "b", "c"]
+        body = {"model": "rank", "text_1": queries, "text_2": documents}
+        reply = await site.post("/score", body)
+        scores = [item["score"] for item in reply.json["data"]]
+        assert scores == [fake_score(*pair) for pair in zip(queries, documents, strict=True)]
+        assert len(site.backends[0].requests) == 3
+
+    play(scenario, backends=1, models=rank("llamacpp"))

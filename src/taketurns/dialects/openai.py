@@ -28,13 +28,14 @@ class EmbeddingsRequest:
 
     Attributes:
         model: Name that the client asked for.
-        inputs: Texts or token ids, at least one, none of them empty.
+        inputs: Texts or token ids, at least one; each is read, and refused where it's empty,
+            when its turn comes.
         base64: Vectors as base64 of little-endian float32, else as lists of numbers.
         dimensions: Length of the vectors asked for, or None.
     """
 
     model: str
-    inputs: Sequence[EmbedInput]
+    inputs: Iterator[EmbedInput]
     base64: bool
     dimensions: int | None
 
@@ -48,9 +49,8 @@ class _Embeddings(msgspec.Struct):
 
 _EMBEDDINGS = msgspec.json.Decoder(_Embeddings)
 _TEXT = msgspec.json.Decoder(str)
-_TEXTS = msgspec.json.Decoder(list[str])
 _IDS = msgspec.json.Decoder(list[int])
-_ID_LISTS = msgspec.json.Decoder(list[list[int]])
+_PARTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
@@ -72,13 +72,7 @@ def parse_embeddings(body: bytes, *, inputs_max: int) -> EmbeddingsRequest:
         )
     if read.dimensions is not None and read.dimensions < 1:
         raise invalid("dimensions", f"is {read.dimensions}", "Send a number of at least 1.")
-    inputs = read_inputs(bytes(read.input), "input")
-    if len(inputs) > inputs_max:
-        raise invalid(
-            "input",
-            f"has {len(inputs)} entries, and the most is {inputs_max}",
-            "Send them in several requests.",
-        )
+    inputs = each_input(bytes(read.input), "input", count_max=inputs_max)
     return EmbeddingsRequest(read.model, inputs, read.encoding_format == "base64", read.dimensions)
 
 
@@ -132,32 +126,56 @@ def error_object(
 
 
 def read_inputs(raw: bytes, field: str) -> Sequence[EmbedInput]:
-    """Read a text, texts, token ids or lists of token ids."""
+    """Read a text, texts, token ids or lists of token ids; none is empty.
+
+    Raises:
+        RequestError: 400, naming the one that is wrong.
+    """
+    return list(each_input(raw, field))
+
+
+def each_input(raw: bytes, field: str, *, count_max: int | None = None) -> Iterator[EmbedInput]:
+    """Return an iterator that does what :func:`read_inputs` does one by one.
+
+    Args:
+        raw: JSON.
+        field: Where it stood, for errors.
+        count_max: Most inputs, or None.
+
+    Raises:
+        RequestError: 400: at once where it's none of these, empty, or too long; while
+            iterating where an input is wrong.
+    """
     text = raw.lstrip()
     inner = text[1:].lstrip()
-    inputs: Sequence[EmbedInput]
     if text.startswith(b'"'):
-        inputs = [decode(_TEXT, text, under=field)]
-    elif not text.startswith(b"["):
+        return iter([_filled(decode(_TEXT, text, under=field), field)])
+    if not text.startswith(b"["):
         raise invalid(
             field, "must be a text, a list of texts, or token ids", "Send text in quotes."
         )
-    elif inner.startswith(b"]"):
+    if inner.startswith(b"]"):
         raise invalid(field, "is empty", "Send at least one text.")
-    elif inner.startswith(b"["):
-        inputs = decode(_ID_LISTS, text, under=field)
-    elif inner.startswith(b'"'):
-        inputs = decode(_TEXTS, text, under=field)
-    else:
-        inputs = [decode(_IDS, text, under=field)]
-    many = text.startswith(b"[") and (inner.startswith((b"[", b'"')))
-    for index, item in enumerate(inputs):
-        where = f"{field}[{index}]" if many else field
-        if not item:
-            raise invalid(where, "is empty", "Leave it out, or send a text.")
-        if not isinstance(item, str) and min(item) < 0:
-            raise invalid(where, "has a negative token id", "Send ids of the model's vocabulary.")
-    return inputs
+    if not inner.startswith((b"[", b'"')):
+        return iter([_filled(decode(_IDS, text, under=field), field)])
+    parts = decode(_PARTS, text, under=field)
+    if count_max is not None and len(parts) > count_max:
+        raise invalid(
+            field,
+            f"has {len(parts)} entries, and the most is {count_max}",
+            "Send them in several requests.",
+        )
+    decoder = _IDS if inner.startswith(b"[") else _TEXT
+    places = ((f"{field}[{index}]", part) for index, part in enumerate(parts))
+    return (_filled(decode(decoder, part, under=where), where) for where, part in places)
+
+
+def _filled(item: EmbedInput, where: str) -> EmbedInput:
+    if not item:
+        raise invalid(where, "is empty", "Leave it out, or send a text.")
+    if not isinstance(item, str) and min(item) < 0:
+        raise invalid(where, "has a negative token id", "Send ids of the model's vocabulary.")
+    return item
 
 
 _AT = re.compile(r" - at `\$?(.*?)`$")

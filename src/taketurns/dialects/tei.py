@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from taketurns.dialects.openai import cannot, decode, invalid, read_inputs
+from taketurns.dialects.openai import cannot, decode, each_input, invalid
 from taketurns.dialects.rerank import RerankRequest, checked
 from taketurns.ports.engine import EmbedInput
 
@@ -23,12 +23,12 @@ class EmbedRequest:
     """An embed request of TEI's.
 
     Attributes:
-        inputs: Texts or token ids, at least one, none of them empty.
+        inputs: Texts or token ids, at least one; each is read when its turn comes.
         dimensions: Length of the vectors asked for, or None.
         truncate: Which end of an input that is too long is cut off, or ``NONE``.
     """
 
-    inputs: Sequence[EmbedInput]
+    inputs: Iterator[EmbedInput]
     dimensions: int | None
     truncate: Truncate
 
@@ -79,13 +79,7 @@ def parse_embed(body: bytes, *, inputs_max: int) -> EmbedRequest:
         raise cannot("prompt_name", "is not supported", "Put the prompt before the text.")
     if read.dimensions is not None and read.dimensions < 1:
         raise invalid("dimensions", f"is {read.dimensions}", "Send a number of at least 1.")
-    inputs = read_inputs(bytes(read.inputs), "inputs")
-    if len(inputs) > inputs_max:
-        raise invalid(
-            "inputs",
-            f"has {len(inputs)} entries, and the most is {inputs_max}",
-            "Send them in several requests.",
-        )
+    inputs = each_input(bytes(read.inputs), "inputs", count_max=inputs_max)
     return EmbedRequest(inputs, read.dimensions, read.direction())
 
 

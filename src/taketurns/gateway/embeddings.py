@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The endpoints that need vectors, in every dialect."""
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from taketurns.dialects import cohere_embed, openai, tei
 from taketurns.dialects.openai import cannot, invalid
@@ -10,11 +9,11 @@ from taketurns.gateway.batches import EmbeddingPool
 from taketurns.gateway.exchange import Answer, Exchange
 from taketurns.gateway.items import EmbedRequest
 from taketurns.gateway.pools import Caller
-from taketurns.ports.engine import Truncate
+from taketurns.ports.engine import EmbedInput, Truncate
 from taketurns.system import give_way
 
 BYTES_AT_ONCE = 32 * 1024
-"""So much of an answer is written before others get their turn: at most some milliseconds."""
+"""So much is read or written before others get their turn: at most some milliseconds."""
 
 ENDS: Mapping[str, Truncate | None] = {"NONE": None, "START": "start", "END": "end"}
 """Which end of a text is cut off, by Cohere's names."""
@@ -32,9 +31,8 @@ async def answer_openai(
     request = openai.parse_embeddings(body, inputs_max=section.inputs_max)
     if request.dimensions is not None and not section.dimensions:
         raise invalid("dimensions", "can't be chosen for this model", "Leave it out.")
-    asked = EmbedRequest(
-        request.inputs, lambda index: f"input[{index}]", dimensions=request.dimensions
-    )
+    inputs = await _read(request.inputs)
+    asked = EmbedRequest(inputs, lambda index: f"input[{index}]", dimensions=request.dimensions)
     embedded = await pool.embed(exchange, asked, caller)
     return await _written(
         openai.embeddings_answer(
@@ -63,14 +61,14 @@ async def _answer_cohere(
     request = cohere_embed.parse_embed(body, version)
     if request.dimensions is not None and not pool.model.section.dimensions:
         raise cannot("output_dimension", "can't be chosen for this model")
-    texts = request.texts
-    if request.tokens_max is not None:
-        texts = await _cut(pool, request, request.tokens_max)
+    if request.tokens_max is not None and not pool.counter.exact:
+        raise cannot("max_tokens", "can't be kept: this model's tokens can't be counted here")
     asked = EmbedRequest(
-        texts,
+        request.texts,
         lambda index: f"texts[{index}]",
         dimensions=request.dimensions,
         truncate=ENDS[request.truncate],
+        tokens_max=request.tokens_max,
         input_type=request.input_type,
     )
     embedded = await pool.embed(exchange, asked, caller)
@@ -78,22 +76,6 @@ async def _answer_cohere(
     return await _written(
         cohere_embed.embed_answer(request, embedded.vectors, embedded.tokens, answer_id)
     )
-
-
-async def _cut(
-    pool: EmbeddingPool, request: cohere_embed.EmbedRequest, tokens_max: int
-) -> Sequence[str]:
-    """Return a request's texts, none of them longer than it asks for."""
-    tokenizer = pool.counter.tokenizer
-    if tokenizer is None:
-        raise cannot("max_tokens", "can't be kept: this model's tokens can't be counted here")
-    texts = list(request.texts)
-    end = ENDS[request.truncate]
-    cut = await asyncio.to_thread(tokenizer.cut, texts, tokens_max, end or "end")
-    for index, (whole, part) in enumerate(zip(texts, cut, strict=True)):
-        if end is None and part != whole:
-            raise invalid(f"texts[{index}]", f"has more than {tokens_max} tokens", "Shorten it.")
-    return [part or whole for whole, part in zip(texts, cut, strict=True)]
 
 
 async def answer_tei(
@@ -105,13 +87,26 @@ async def answer_tei(
     if request.dimensions is not None and not section.dimensions:
         raise cannot("dimensions", "can't be chosen for this model")
     asked = EmbedRequest(
-        request.inputs,
+        await _read(request.inputs),
         lambda index: f"inputs[{index}]",
         dimensions=request.dimensions,
         truncate=ENDS[request.truncate],
     )
     embedded = await pool.embed(exchange, asked, caller)
     return await _written(tei.embed_answer(embedded.vectors))
+
+
+async def _read(inputs: Iterator[EmbedInput]) -> list[EmbedInput]:
+    """Return all inputs; others have their turn while a long request is read."""
+    read: list[EmbedInput] = []
+    size = 0
+    for item in inputs:
+        read.append(item)
+        size += len(item)
+        if size > BYTES_AT_ONCE:
+            size = 0
+            await give_way()
+    return read
 
 
 async def _written(pieces: Iterator[bytes]) -> Answer:

@@ -3,6 +3,7 @@
 
 import json
 from array import array
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,8 @@ def raw(**fields):
 
 def test_tei_embeds_a_text_texts_or_ids():
     def asked(**fields):
-        return tei.parse_embed(raw(**fields), inputs_max=2)
+        request = tei.parse_embed(raw(**fields), inputs_max=2)
+        return replace(request, inputs=list(request.inputs))
 
     assert asked(inputs="a").inputs == ["a"]
     assert asked(inputs=["a", "b"]).inputs == ["a", "b"]
