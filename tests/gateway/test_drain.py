@@ -201,6 +201,19 @@ def test_past_its_limit_an_answer_that_nobody_reads_does_not_hold_it_up(play):
     play(scenario, server={"drain": "0.05s"})
 
 
+def test_a_whole_answer_that_nobody_reads_is_given_up(play):
+    async def scenario(site):
+        site.engines["gpu-0"]._script.append(ScriptedAnswer([b"x" * 30_000_000]))
+        wire = await site.wire()
+        await wire.send(site.raw_post(CHAT, STREAM | {"stream": False}))
+        await site.until(lambda: site.records)
+        (record,) = site.records
+        assert (record.outcome, record.status) == ("cancelled", 499)
+        assert len(site.gateway.pools.watch) == 0
+
+    play(scenario, server={"unread_timeout": "0.05s"})
+
+
 def test_a_client_that_leaves_amid_its_answer_is_noted_as_gone(play):
     async def scenario(site):
         engine = site.engines["gpu-0"]

@@ -90,8 +90,8 @@ class ServerConfig(Section):
     dead; 0: none is. Default 15s."""
 
     unread_timeout: Annotated[Duration, spans(0.01, 86_400)] = 60.0
-    """How long the client of a stream may leave it unread; then it's cut off, and its request at
-    the engine with it. Default 60s."""
+    """How long a client may leave its answer unread; then it's cut off, and the engine's work for
+    it, where the answer is a stream, ends. Default 60s."""
 
     connections_max: Annotated[Count, between(1, 1_000_000)] = 10_000
     """Most connections of clients at once; more are answered 503. Default 10k."""

@@ -35,10 +35,17 @@ SLOTS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """The pools of a gateway, by the name of the model."""
+    """The pools of a gateway, by the name of the model.
+
+    Attributes:
+        generation: For chat and completions.
+        embeddings: For texts.
+        watch: Looks at the answers under way, of all pools.
+    """
 
     generation: dict[str, GenerationPool]
     embeddings: dict[str, EmbeddingPool]
+    watch: Watch
 
     def of(self, model: str) -> GenerationPool | EmbeddingPool | None:
         """Return the pool of a model, or None where there's no such model."""
@@ -73,7 +80,6 @@ def build_pools(
     Raises:
         StartError: A package of an embedded model is missing.
     """
-    built = Pools({}, {})
     server = config.server
     salts = Salts(server.secret.encode() if server.secret else random_bytes(32))
     watch = Watch(
@@ -82,6 +88,7 @@ def build_pools(
             ping_us=us_from_s(server.ping) or None, unread_us=us_from_s(server.unread_timeout)
         ),
     )
+    built = Pools({}, {}, watch)
     for name, section in config.models.items():
         pool = facts.pool(config, name)
         model = served_model(config, name)

@@ -67,6 +67,11 @@ class Peer(Protocol):
         """End it well."""
         ...
 
+    @property
+    def unread(self) -> int:
+        """Bytes that were sent and that the client's side has not taken."""
+        ...
+
     def ping(self, data: bytes) -> None:
         """Send a comment between two pieces, unless the client is behind with reading."""
         ...

@@ -30,6 +30,7 @@ from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.key_directory import KeyDirectory
 from taketurns.gateway.probes import Probes
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
+from taketurns.gateway.relay import send_whole
 from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
 from taketurns.gateway.sagemaker import Invocation, read_invocation
@@ -278,7 +279,7 @@ class Gateway:
         # A part of the request: a gateway that stops waits for it.
         record = exchange.record
         try:
-            await exchange.peer.send(answer)
+            await send_whole(exchange.peer, answer, self.pools.watch)
         except ClientGoneError:
             record.outcome = Outcome.CANCELLED.value
             record.status = 499

@@ -141,9 +141,14 @@ class AiohttpPeer(Sent):
         if self._chunked:
             await self._write(b"0\r\n\r\n")
 
+    @property
+    def unread(self) -> int:
+        transport = self._request.transport
+        return 0 if transport is None else transport.get_write_buffer_size()
+
     def ping(self, data: bytes) -> None:
         transport = self._request.transport
-        if self.begun and transport is not None and not transport.get_write_buffer_size():
+        if self.begun and transport is not None and not self.unread:
             transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
 
     def cut(self) -> None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from taketurns.core.decision import Outcome
 from taketurns.errors import EngineBrokenError, EngineError
-from taketurns.gateway.exchange import Exchange
+from taketurns.gateway.exchange import Answer, Exchange, Peer
 from taketurns.gateway.metering import Meter
 from taketurns.gateway.problems import problem_of
 from taketurns.gateway.watch import RelayRules, Watch
@@ -22,6 +22,9 @@ from taketurns.wire.sse import EventCutter, EventTooLargeError, payloads
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """Largest answer that is held whole."""
+
+SENT_AT_ONCE_BYTES = 64 * 1024
+"""Answers up to this size are sent without waiting, whatever the client reads."""
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """How much of an engine's error is kept."""
@@ -215,6 +218,27 @@ class StreamRelay:
             raise EngineBrokenError(self._engine, "the stream ended before the answer did")
 
 
+class SendWatch:
+    """Implements :class:`taketurns.gateway.watch.Watched`: a whole answer that is being sent.
+
+    Args:
+        peer: The client's side.
+    """
+
+    __slots__ = ("_idle_us", "_peer", "_unread")
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._unread = 0
+        self._idle_us = 0
+
+    def look(self, passed_us: int, rules: RelayRules) -> None:
+        before, self._unread = self._unread, self._peer.unread
+        self._idle_us = self._idle_us + passed_us if self._unread == before else 0
+        if self._idle_us >= rules.unread_us:
+            self._peer.cut()
+
+
 class Produced(Protocol):
     """Says how many output tokens there are after so many microseconds."""
 
@@ -255,6 +279,23 @@ async def read_whole(engine: str, answer: GenerationAnswer) -> bytes:
                 fault = f"the answer is longer than {ANSWER_BYTES_MAX} bytes"
                 raise EngineBrokenError(engine, fault)
     return bytes(body)
+
+
+async def send_whole(peer: Peer, answer: Answer, watch: Watch) -> None:
+    """Send an answer whole; a client that reads nothing of it for too long is cut off.
+
+    Raises:
+        ClientGoneError: The client left, or was cut off.
+    """
+    if len(answer.body) <= SENT_AT_ONCE_BYTES:
+        await peer.send(answer)
+        return
+    watched = SendWatch(peer)
+    watch.add(watched)
+    try:
+        await peer.send(answer)
+    finally:
+        watch.remove(watched)
 
 
 async def refusal_of(answer: GenerationAnswer) -> bytes:
