@@ -335,6 +335,14 @@ BAD = {
         GOOD + "store: redis://h\n",
         [("store", "is not a store that is known here", "sqlite:///")],
     ),
+    "a coordinator beside a file for one": (
+        GOOD + 'store: "sqlite:///t.db"\ncoordinator: "redis://h"\n',
+        [("coordinator", "the SQLite file under store is for one", "postgresql://")],
+    ),
+    "a coordinator and months that nobody shares": (
+        GOOD + "coordinator: redis://h\nlimits: [{unit: requests, per: month, max: 1}]\n",
+        [("coordinator", "a limit per month needs a store that they share", "postgresql://")],
+    ),
     "store without a file": (
         GOOD + 'store: "sqlite:///"\n',
         [("store", "is not a store that is known here", "sqlite:///")],

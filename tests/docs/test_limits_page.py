@@ -36,8 +36,8 @@ def test_explain_prints_what_the_page_shows(monkeypatch):
 
 def test_every_part_of_a_configuration_on_the_page_is_valid():
     blocks = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     for block in blocks:
         own = set(re.findall(r"^(\w+):", block, re.MULTILINE))
         rest = "".join(text for key, text in REST.items() if key not in own)
-        assert parse(block + rest, "limits.md", env={})
+        assert parse(block + rest, "limits.md", env={"DB_PASSWORD": "secret"})

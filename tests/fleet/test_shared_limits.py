@@ -12,7 +12,8 @@ from taketurns.core.limits import Amounts, Denied, LimitRule, Span, Unit
 from taketurns.errors import StoreUnavailableError
 from taketurns.fleet.address import parse_address
 from taketurns.fleet.link import Link
-from taketurns.fleet.shared_limits import Mode, SharedLimits
+from taketurns.fleet.mirror import Mode
+from taketurns.fleet.shared_limits import SharedLimits
 from taketurns.system import SystemClock, new_id
 
 SECOND = 1_000_000
@@ -57,7 +58,7 @@ async def fleet(url, count=GATEWAYS, **options):
             await gateway.limits.start(tasks)
         for gateway in gateways:
             await gateway.limits._beat()
-            assert gateway.limits.fellows == count
+            assert gateway.limits.state()["members"] == count
         try:
             yield gateways
         finally:

@@ -310,6 +310,22 @@ class Config(Section):
         """Return the limits as the core reads them, in the order of the file. Pure."""
         return limit_rules(self.limits)
 
+    @check_field("coordinator")
+    @classmethod
+    def _store_is_shared(cls, coordinator: str, info: ValidationInfo) -> str:
+        if coordinator != LOCAL and str(info.data.get("store")).startswith(SQLITE):
+            raise fault(
+                "is for several gateways, and the SQLite file under store is for one",
+                'Write store: "postgresql://USER@HOST/NAME", or store: memory.',
+            )
+        months = any(limit.per == "month" for limit in info.data.get("limits", ()))
+        if coordinator != LOCAL and months and info.data.get("store") == "memory":
+            raise fault(
+                "is for several gateways, and a limit per month needs a store that they share",
+                'Write store: "postgresql://USER@HOST/NAME".',
+            )
+        return coordinator
+
     @check_field("server")
     @classmethod
     def _admin_is_guarded(cls, server: ServerConfig) -> ServerConfig:

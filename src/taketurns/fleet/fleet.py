@@ -11,6 +11,7 @@ from taketurns.errors import StoreUnavailableError
 from taketurns.fleet.address import parse_address
 from taketurns.fleet.link import Link
 from taketurns.fleet.settings import FleetSettings, OnStoreError
+from taketurns.fleet.shared_limits import SharedLimits
 from taketurns.fleet.turns import FleetTurns
 from taketurns.ports.clock import Clock
 from taketurns.ports.coordinator import Decision
@@ -41,6 +42,9 @@ class Fleet:
     ) -> None:
         self.link = Link(parse_address(url), clock)
         self.settings = FleetSettings(gateway, self.link, on_store_error, expected_gateways)
+        self.limits = SharedLimits(
+            self.link, clock, on_error=on_store_error, expected=expected_gateways
+        )
         self.pools: dict[str, FleetTurns] = {}
         self._clock = clock
 
@@ -78,6 +82,7 @@ class Fleet:
             LOG.warning("starting without the coordinator: %s", error)
         else:
             LOG.info("coordinator %s: %s %s", self.link.address, *server)
+        await self.limits.start(tasks)
         for pool in self.pools.values():
             pool.serve(tasks)
 
@@ -88,8 +93,8 @@ class Fleet:
 
     @property
     def alone(self) -> bool:
-        """True where a pool goes on without the coordinator."""
-        return any(pool.alone for pool in self.pools.values())
+        """True where limits or a pool go on without the coordinator."""
+        return self.limits.alone or any(pool.alone for pool in self.pools.values())
 
     def state(self) -> dict[str, Any]:
         """Return how it goes, for people: no host names or passwords."""
@@ -99,6 +104,7 @@ class Fleet:
             "mode": "alone" if self.alone else "shared" if self.ready else "starting",
             "switches": self.settings.switches,
             "failures": dict(self.link.failures),
+            "limits": self.limits.state(),
             "pools": {
                 name: {
                     "epoch": pool.driver.pool.epoch,
@@ -117,4 +123,5 @@ class Fleet:
             pool.close()
         for pool in self.pools.values():
             await pool.driver.wait_closed()
+        await self.limits.aclose()
         await self.link.aclose()

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import NamedTuple, TypeVar
 
 from taketurns.core.limit_rules import LimitRule, Span
@@ -81,6 +82,14 @@ def moved(by_place: Mapping[Place, V], rules: Mapping[str, LimitRule]) -> dict[P
         if rule is not None and rule.counts == place.rule.counts:
             kept[Place(place.tag, rule)] = value
     return kept
+
+
+class Mode(Enum):
+    """Who decides."""
+
+    SHARED = "shared"
+    ALONE = "alone"
+    BOTH = "both"
 
 
 class Fellows(NamedTuple):

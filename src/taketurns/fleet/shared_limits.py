@@ -17,7 +17,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any, Literal
 
 from taketurns.core.limit_rules import Amounts, LimitRule, Span, reserved
@@ -36,7 +35,7 @@ from taketurns.fleet.limit_calls import (
     tag_of,
 )
 from taketurns.fleet.link import Link
-from taketurns.fleet.mirror import Fellows, Mirror, Outage, Taken, ages, moved
+from taketurns.fleet.mirror import Fellows, Mirror, Mode, Outage, Taken, ages, moved
 from taketurns.fleet.owed import Call, Owed, later, quietly
 from taketurns.fleet.scripts import load_script
 from taketurns.ports.clock import Clock, Timer
@@ -64,14 +63,6 @@ _MARK, _GATEWAYS = "tt:{limits}:mark", "tt:{limits}:gateways"
 OnError = Literal["local", "closed", "open"]
 
 
-class Mode(Enum):
-    """Who decides."""
-
-    SHARED = "shared"
-    ALONE = "alone"
-    BOTH = "both"
-
-
 class SharedLimits:
     """Limits that are counted in a coordinator.
 
@@ -82,12 +73,20 @@ class SharedLimits:
         clock: The process's clock.
         on_error: What a gateway grants alone: ``local``, its part; ``closed``, nothing;
             ``open``, everything.
+        expected: How many gateways there are, as long as the coordinator hasn't told.
 
     Attributes:
         mode: Who decides at the moment.
     """
 
-    def __init__(self, link: Link, clock: Clock, *, on_error: OnError = "local") -> None:
+    def __init__(
+        self,
+        link: Link,
+        clock: Clock,
+        *,
+        on_error: OnError = "local",
+        expected: int | None = None,
+    ) -> None:
         self.mode = Mode.SHARED
         self._link = link
         self._clock = clock
@@ -96,7 +95,8 @@ class SharedLimits:
         self._id = new_id("gw_")
         self._timers: dict[str, Timer] = {}
         self._mark = b""
-        self._fellows = Fellows()
+        # The last of them gets what is left over of no part.
+        self._fellows = Fellows((expected or 1) - 1, expected or 1)
         self._outage = Outage()
         self._known: dict[Place, int] = {}
         self._own = Mirror()
@@ -111,18 +111,25 @@ class SharedLimits:
         self._closed = False
 
     @property
-    def fellows(self) -> int:
-        """How many gateways share the limits, as far as is known."""
-        return self._fellows.number
+    def alone(self) -> bool:
+        """True while the coordinator doesn't decide."""
+        return self.mode is Mode.ALONE
+
+    def state(self) -> dict[str, Any]:
+        """Return how it goes, for people."""
+        return {
+            "mode": self.mode.value,
+            "members": self._fellows.number,
+            "owed": len(self._owed),
+        }
 
     async def start(self, tasks: asyncio.TaskGroup) -> None:
-        """Begin to count.
-
-        Raises:
-            StoreUnavailableError: The coordinator doesn't answer.
-        """
+        """Begin to count: alone, where the coordinator doesn't answer yet."""
         self._owed.serve(tasks)
-        await self._beat()
+        try:
+            await self._beat()
+        except StoreUnavailableError as error:
+            self._leave(str(error))
         self._call_in("beat", BEAT_US, self._beat_again)
         self._call_in("renew", LEASE_US // 3, self._renew)
 

@@ -15,11 +15,12 @@ from taketurns.core.limit_rules import Amounts, LimitRule, Span, rules_for
 from taketurns.core.limits import Admitted, Denied, Ledger, Plan, Status
 from taketurns.dialects.names import Dialect
 from taketurns.dialects.rate_headers import Limit, RateHeaders
-from taketurns.errors import RequestError, TaketurnsError
+from taketurns.errors import RequestError, StoreUnavailableError, TaketurnsError
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.pools import Caller
 from taketurns.gateway.quotas import Covered, Quotas
 from taketurns.ports.clock import Clock
+from taketurns.ports.limits import SharedLimits, Taken
 from taketurns.ports.stores import QuotaStore
 from taketurns.units import US_PER_S, us_from_s
 
@@ -67,6 +68,13 @@ class Admittance:
     _ledger: Ledger
     _quotas: Quotas
     _settled: bool = field(default=False)
+    _sharing: SharedLimits | None = field(default=None)
+    _taken: Taken | None = field(default=None)
+
+    def share(self, sharing: SharedLimits, taken: Taken) -> None:
+        """Settle what was taken of limits that are shared, too."""
+        self._sharing = sharing
+        self._taken = taken
 
     def settle(self, used: Amounts | None) -> None:
         """Correct the charge to what was used; None: it was not executed.
@@ -77,18 +85,33 @@ class Admittance:
             self._settled = True
             self._ledger.settle(self.admitted.charges, used)
             self._quotas.settled(self._tenant, self.admitted.charges)
+            if self._sharing is not None and self._taken is not None:
+                self._sharing.settle(self._taken, used)
+
+
+class _Seen:
+    """What counted of a shared limit when it was last seen; read like a counter."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = 0
 
 
 class _Held:
     """What is kept at hand for requests of one kind: limits and headers."""
 
-    __slots__ = ("counted", "headers", "plan", "tells_month")
+    __slots__ = ("counted", "headers", "plan", "rules", "seen", "shared", "tells_month")
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, rules: tuple[LimitRule, ...], plan: Plan) -> None:
+        self.rules = rules
         self.plan = plan
+        self.shared = tuple(rule for rule in rules if rule not in plan.rules)
+        self.seen = {rule.name: _Seen() for rule in self.shared}
+        counters = dict(zip((rule.name for rule in plan.rules), plan.counters, strict=True))
         told = [
-            (rule, counter)
-            for rule, counter in zip(plan.rules, plan.counters, strict=True)
+            (rule, counters.get(rule.name) or self.seen[rule.name])
+            for rule in rules
             if rule.span is not Span.PARALLEL and not rule.shadow
         ]
         self.counted = [(rule.max, counter) for rule, counter in told]
@@ -105,6 +128,7 @@ class Admission:
         month: Says which month it is, and when it ends.
         wall: Returns the time of day.
         store: Where months are kept; None: in memory only.
+        sharing: Counts what isn't of a month, together with other gateways; None: counted here.
         on_refusal: Told the name of a rule that refuses, and its mode: ``enforce`` or ``shadow``.
     """
 
@@ -117,7 +141,9 @@ class Admission:
         wall: Callable[[], datetime],
         store: QuotaStore | None,
         on_refusal: Callable[[str, str], None],
+        sharing: SharedLimits | None = None,
     ) -> None:
+        self._sharing = sharing
         self._ledger = Ledger()
         self._quotas = Quotas(store, self._ledger, rules, month, clock)
         self._rules = tuple(rules)
@@ -156,10 +182,12 @@ class Admission:
         self._promised_us.clear()
         self._ledger.keep(rules)
         self._quotas.set_rules(rules)
+        if self._sharing is not None:
+            self._sharing.set_rules(_shared(rules))
 
     def rules(self, *, tenant: str, tier: str, endpoint: str, model: str) -> tuple[LimitRule, ...]:
         """Return the limits that hold for such a request."""
-        return self._held_for(tenant, tier, endpoint, model).plan.rules
+        return self._held_for(tenant, tier, endpoint, model).rules
 
     async def let_in(
         self, exchange: Exchange, caller: Caller, model: str, amounts: Amounts
@@ -176,7 +204,7 @@ class Admission:
         tenant = caller.tenant
         held = self._held_for(tenant, caller.tier, exchange.record.endpoint, model)
         plan = held.plan
-        if not plan.rules:
+        if not held.rules:
             return
         now_us = self._clock.now_us()
         month = self._quotas.month() if plan.monthly else ""
@@ -197,21 +225,52 @@ class Admission:
                 break
             # Other gateways have used the month up meanwhile: look again.
             admittance.settle(None)
+        if held.shared and self._sharing is not None:
+            taken = await self._take_shared(self._sharing, exchange, held, tenant, amounts)
+            admittance.share(self._sharing, taken)
+            shadowed = (*shadowed, *taken.shadowed)
         for status in shadowed:
             self._on_refusal(status.rule.name, "shadow")
         self._tell_standing(exchange, held, now_us, month)
 
+    async def _take_shared(
+        self, sharing: SharedLimits, exchange: Exchange, held: _Held, tenant: str, amounts: Amounts
+    ) -> Taken:
+        """Charge a request to the limits that are shared, or refuse it."""
+        try:
+            result = await sharing.admit(held.shared, tenant, amounts, exchange.record.request_id)
+        except StoreUnavailableError as error:
+            raise QuotaUnavailableError(str(error)) from error
+        for status in result.statuses:
+            held.seen[status.rule.name].used = status.used
+        if isinstance(result, Denied):
+            now_us = self._clock.now_us()
+            self._tell_standing(exchange, held, now_us, self._quotas.month())
+            raise self._refusal(result, tenant, amounts, now_us)
+        return result
+
     def statuses(
         self, rules: Sequence[LimitRule], tenant: str, amounts: Amounts | None = None
     ) -> tuple[Status, ...]:
-        """Return how rules stand for a tenant, and whether such a request would pass now."""
-        return self._ledger.status(
-            rules,
+        """Return how rules stand for a tenant, and whether such a request would pass now.
+
+        Those that are shared: as this gateway last saw them.
+        """
+        shared = () if self._sharing is None else _shared(rules)
+        seen = (
+            {}
+            if self._sharing is None
+            else {status.rule: status for status in self._sharing.standing(shared, tenant)}
+        )
+        counted = self._ledger.status(
+            [rule for rule in rules if rule not in seen],
             tenant,
             amounts or Amounts(0, 0, 0),
             now_us=self._clock.now_us(),
             month=self._quotas.month(),
         )
+        found = {status.rule: status for status in counted} | seen
+        return tuple(found[rule] for rule in rules)
 
     def month_left_us(self) -> int:
         """Return how long it is until the month ends, by a look at the calendar once a minute."""
@@ -232,7 +291,9 @@ class Admission:
             if len(self._held) >= RULES_CACHED_MAX:
                 self._held.clear()
             rules = rules_for(self._rules, tenant=tenant, tier=tier, model=model, endpoint=endpoint)
-            held = self._held[key] = _Held(self._ledger.plan(rules, tenant))
+            shared = () if self._sharing is None else _shared(rules)
+            counted = [rule for rule in rules if rule not in shared]
+            held = self._held[key] = _Held(rules, self._ledger.plan(counted, tenant))
         return held
 
     def _refusal(
@@ -271,6 +332,11 @@ class Admission:
         cohere = exchange.dialect is Dialect.COHERE
         epoch_s = int(self._wall().timestamp()) if cohere else None
         held.headers.write(exchange.reply_headers, remaining, left_us, epoch_s=epoch_s)
+
+
+def _shared(rules: Sequence[LimitRule]) -> tuple[LimitRule, ...]:
+    """Return the rules that a coordinator counts: months have their own store."""
+    return tuple(rule for rule in rules if rule.span is not Span.MONTH)
 
 
 def _as_told(rule: LimitRule) -> Limit:

@@ -16,6 +16,7 @@ from taketurns.config.pools import Pool as PoolFacts
 from taketurns.errors import StartError
 from taketurns.ports.clock import Clock
 from taketurns.ports.coordinator import Decision
+from taketurns.ports.limits import SharedLimits
 from taketurns.system import new_id
 
 if TYPE_CHECKING:
@@ -82,6 +83,11 @@ class Coordination:
     def alone(self) -> bool:
         """True while a fleet's gateway goes on without its coordinator."""
         return self.fleet is not None and self.fleet.alone
+
+    @property
+    def limits(self) -> SharedLimits | None:
+        """What counts limits together with other gateways; None: this process alone does."""
+        return None if self.fleet is None else self.fleet.limits
 
     def state(self) -> dict[str, Any] | None:
         """Return how sharing goes, for people; None where nothing is shared."""

@@ -67,6 +67,7 @@ class Gateway:
 
     def __init__(self, config: Config, clock: Clock) -> None:
         self.config = config
+        self.coordination = Coordination(config, clock)
         self.admission = Admission(
             config.limit_rules(),
             clock,
@@ -74,8 +75,8 @@ class Gateway:
             wall=wall_time,
             store=choose.quota_store(config.store),
             on_refusal=self._count_limit,
+            sharing=self.coordination.limits,
         )
-        self.coordination = Coordination(config, clock)
         self.pools: Pools = build_pools(
             config,
             clock,
