@@ -24,9 +24,9 @@ LINES_MAX_RAISED = {
     # Events and predictions read and write the same few counts.
     "core/forecast.py": 330,
     # One algorithm: each method leans on the rules that the others keep.
-    "core/ring.py": 370,
+    "core/ring.py": 445,
     # The façade of the core: a method for each event, half of it their contracts.
-    "core/scheduler.py": 475,
+    "core/scheduler.py": 498,
 }
 
 

@@ -46,6 +46,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     side_by_side = SideBySide
     batches: st.SearchStrategy[BatchRules | None] = st.none()
+    headroom = st.just(0)
     groups = ("",)
 
     @initialize(
@@ -69,6 +70,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             tenant_queue_max=queue_maxes[0],
             queue_max=queue_maxes[1],
             batch=data.draw(self.batches),
+            headroom_percent=data.draw(self.headroom),
         )
         tenants = [
             Tenant(*row) for row in zip(sorted(TIER_OF)[1:], weights[1:], caps[1:], strict=True)
@@ -160,7 +162,14 @@ class SchedulerMachine(RuleBasedStateMachine):
             return
         naive = self.both.naive
         if naive.view()["slots_free"]:
-            assert not [t for t in naive.tiers if naive._eligible(t, first=True)]
+            kept = naive.keeps_the_rest()
+            assert not [t for t in naive.tiers if naive._eligible(t, first=True, kept=kept)]
+
+
+class HeadroomMachine(SchedulerMachine):
+    """Slot mode, with slots kept for tenants that hold none."""
+
+    headroom = st.sampled_from([1, 25, 50, 90])
 
 
 class BatchMachine(SchedulerMachine):
@@ -171,4 +180,5 @@ class BatchMachine(SchedulerMachine):
 
 
 TestSlotMode = SchedulerMachine.TestCase
+TestHeadroom = HeadroomMachine.TestCase
 TestBatchMode = BatchMachine.TestCase

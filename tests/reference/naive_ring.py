@@ -137,12 +137,22 @@ class NaiveRing:
         if over or not flow.queue or flow.capped():
             self._end_turn(flow)
 
-    def next_flow(self, group: str | None, skipped: Iterable[Flow] = ()) -> Flow | None:
-        """Whose turn it is, among those with a ticket of the group; begins it if need be."""
+    def next_flow(
+        self, group: str | None, skipped: Iterable[Flow] = (), *, kept: bool = False
+    ) -> Flow | None:
+        """Whose turn it is, among those with a ticket of the group; begins it if need be.
+
+        Where the slot is ``kept``, those that hold one are passed over, and rounds don't pass
+        for them.
+        """
         for flow in self.open_turns:
-            if flow not in skipped and flow.head(group):
+            if flow not in skipped and flow.head(group) and not (kept and flow.in_flight):
                 return flow
-        ring = [f for f in self.members() if f.state != TURN and f.head(group)]
+        ring = [
+            f
+            for f in self.members()
+            if f.state != TURN and f.head(group) and not (kept and f.in_flight)
+        ]
         if not ring:
             return None
         while True:
@@ -150,7 +160,7 @@ class NaiveRing:
             new = [f for f in ring if f.state == NEW and f.tag <= self.round]
             if waiting or new:
                 break
-            self._walk()
+            self._walk([f for f in self.members() if f.in_flight] if kept else [])
         if waiting and (not new or self.last == NEW):
             flow = min(waiting, key=lambda f: (f.due, f.seq))
         else:
@@ -171,9 +181,13 @@ class NaiveRing:
         self._seq += 1
         return self._seq
 
-    def _walk(self) -> None:
+    def _walk(self, standing_still: list[Flow]) -> None:
         self.round += 1
         for flow in self.flows.values():
+            if flow in standing_still:
+                flow.tag += 1
+                flow.due = None if flow.due is None else flow.due + 1
+                continue
             if flow.state == TURN:
                 flow.missed += 1
                 continue

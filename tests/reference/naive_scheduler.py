@@ -232,8 +232,16 @@ class NaiveScheduler:
     def slots(self) -> int:
         return sum(e.slots for e in self.engines)
 
-    def _eligible(self, tier: Tier, *, first: bool) -> bool:
-        if not self.rings[tier.name].members():
+    def keeps_the_rest(self) -> bool:
+        """Whether the slots that are free are kept for tenants that hold none."""
+        free = sum(max(0, e.slots - e.in_flight) for e in self.engines)
+        share = self.rules.headroom_percent * self.slots()
+        kept = min(share // 100 + (share % 100 > 0), self.slots() - 1)
+        return kept > 0 and free <= kept
+
+    def _eligible(self, tier: Tier, *, first: bool, kept: bool = False) -> bool:
+        members = self.rings[tier.name].members()
+        if not [f for f in members if not (kept and f.in_flight)]:
             return False
         if not first or tier.slot_share_percent == 100:
             return True
@@ -241,13 +249,14 @@ class NaiveScheduler:
 
     def _select(self, batch: _Batch) -> Ticket | None:
         first = not batch.tickets
-        eligible = [t for t in self.tiers if self._eligible(t, first=first)]
+        kept = first and self.keeps_the_rest()
+        eligible = [t for t in self.tiers if self._eligible(t, first=first, kept=kept)]
         for tier in self.tiers:
-            if tier not in eligible:
+            if tier not in eligible and not kept:
                 self.credit[tier.name] = min(self.credit[tier.name], 0)
         # False sorts before True: those with floor credit come first, each part by rank.
         for tier in sorted(eligible, key=lambda t: self.credit[t.name] <= 0):
-            entry = self._select_in(tier, batch)
+            entry = self._select_in(tier, batch, kept=kept)
             if entry is not None:
                 self._pay_floors(tier, eligible, entry.ticket.cost)
                 return entry.ticket
@@ -255,9 +264,9 @@ class NaiveScheduler:
                 return None
         return None
 
-    def _select_in(self, tier: Tier, batch: _Batch) -> Entry | None:
+    def _select_in(self, tier: Tier, batch: _Batch, *, kept: bool) -> Entry | None:
         ring = self.rings[tier.name]
-        while (flow := ring.next_flow(batch.group(), batch.skipped)) is not None:
+        while (flow := ring.next_flow(batch.group(), batch.skipped, kept=kept)) is not None:
             entry = flow.head(batch.group())
             assert entry is not None
             if batch.fits(entry.ticket.size):

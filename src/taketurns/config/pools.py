@@ -115,6 +115,7 @@ def _rules(model: ModelConfig, tenants: Sequence[Tenant], *, throttled: bool) ->
         min_charge=1 if model.kind == "embeddings" else None,
         throttle=throttled,
         shared_queue=model.scheduler == "shared_queue",
+        headroom_percent=model.headroom,
     )
 
 

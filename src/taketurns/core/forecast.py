@@ -178,7 +178,7 @@ class Forecast:
                 if isinstance(one, Granted):
                     self._busy.served(0, 0, 1)
         self._held = slots.total - slots.free if slots.available else slots.total
-        self._backlogged = queued > 0 and not slots.available and self._held > 0
+        self._backlogged = queued > 0 and slots.full and self._held > 0
 
     def _count_fresh(self) -> None:
         """Count the ticket in that was queued last, since it didn't start at once."""
@@ -247,7 +247,9 @@ class Forecast:
     ) -> Prediction:
         slots = self._slots
         capped = flow is not None and flow.capped
-        if slots.available and not ahead and not capped and state.may_start(slots.total):
+        holds = flow is not None and flow.in_flight > 0
+        free = not slots.full or (bool(slots.available) and not holds)
+        if free and not ahead and not capped and state.may_start(slots.total):
             return AT_ONCE
         if pace is None:
             return UNKNOWN
@@ -269,7 +271,7 @@ class Forecast:
         """Predict the wait behind ``before`` of the tenant's own; no cap is minded."""
         demand = self._tiers[state.rank].demand
         total = self._slots.total
-        if self._slots.available and state.may_start(total):
+        if not self._slots.full and state.may_start(total):
             # Nobody else has anything that could start.
             rate = self._rate(state.rank, pace)
             alone_us = before * RATE_ONE // rate

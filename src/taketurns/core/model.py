@@ -131,6 +131,9 @@ class PoolRules:
         shared_queue: One queue by priority, deadline and arrival for all tenants
             and tiers, instead of tiers and round robin: for comparison.
         throttle: Measure the pool, so that waits can be predicted.
+        headroom_percent: Share of the slots kept for tenants that hold none, 0 to 90;
+            rounded up, and at least one slot is left for the others. Not with
+            batches or a shared queue.
     """
 
     quantum: int
@@ -141,13 +144,22 @@ class PoolRules:
     batch: BatchRules | None = None
     shared_queue: bool = False
     throttle: bool = False
+    headroom_percent: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.headroom_percent <= 90:
+            raise ValueError(f"headroom_percent must be 0 to 90, got {self.headroom_percent}")
+        if self.headroom_percent and (self.batch is not None or self.shared_queue):
+            raise ValueError("headroom_percent goes with neither batches nor a shared queue")
         for name in ("quantum", "debt_rounds", "tenant_queue_max", "queue_max"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.min_charge is not None and self.min_charge < 0:
             raise ValueError(f"min_charge must be at least 0, got {self.min_charge}")
+
+    def kept_slots(self, slots: int) -> int:
+        """Return how many of so many slots are kept for tenants that hold none."""
+        return max(0, min(-(-self.headroom_percent * slots // 100), slots - 1))
 
     @property
     def min_charge_or_default(self) -> int:

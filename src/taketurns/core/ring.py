@@ -26,6 +26,7 @@ Bound: for two tenants that stay backlogged, charged cost per weight differs
 by at most 2*quantum + L/w_i + L/w_j over any interval, L the largest charge.
 """
 
+from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
 
 from taketurns.core.flow import NEW, OUT, TURN, WAITING, Flow, RingEntry
@@ -41,6 +42,7 @@ class Ring:
         turns: Flows in their turn, in the order in which the turns began. More
             than one only where heads were passed over for want of room in a batch.
         debt_forgiven: Cost units that the bound on debt has forgiven.
+        keeps: Slots are kept for flows that have nothing in flight: :meth:`begin_quiet`.
     """
 
     __slots__ = (
@@ -49,17 +51,24 @@ class Ring:
         "_last",
         "_new",
         "_numbers",
+        "_quiet_new",
+        "_quiet_waiting",
         "_stale",
         "_waiting",
         "count",
         "debt_forgiven",
+        "keeps",
         "quantum",
         "round",
         "turns",
     )
 
-    def __init__(self, quantum: int, debt_rounds: int) -> None:
+    def __init__(self, quantum: int, debt_rounds: int, *, keeps: bool = False) -> None:
         self.quantum = quantum
+        self.keeps = keeps
+        # Entries that stand in the heaps too, of flows that have nothing in flight.
+        self._quiet_waiting: list[RingEntry] = []
+        self._quiet_new: list[RingEntry] = []
         self.round = 0
         self.count = 0
         self.turns: list[Flow] = []
@@ -119,9 +128,69 @@ class Ring:
             self.round = entry[0]
         if flow.place == NEW:
             heappop(self._new)
-            self._repay(flow)
         # A waiting flow's entry stays on top, dead: most turns end at once, and
         # then the next entry takes its place in one step.
+        return self._begin(flow)
+
+    def begin_quiet(self, holders: Iterable[Flow]) -> Flow:
+        """As :meth:`begin`, of the flows that have nothing in flight; an open turn goes on.
+
+        Rounds that move by this don't pass for the flows that hold slots, and are
+        passed over for it: they get no credit for them, their debt isn't repaid by
+        them, and among them everything stays as it was. O(log n), and where rounds
+        move O(log n) for each holder.
+
+        Args:
+            holders: The flows with something in flight, each once.
+        """
+        for flow in self.turns:
+            if not flow.in_flight:
+                return flow
+        entry = self._first(self._quiet_waiting, self._quiet_new)
+        assert entry is not None, "call it where has_quiet says that there is one"
+        moved = entry[0] - self.round
+        if moved > 0:
+            self.round = entry[0]
+            for holder in holders:
+                self._carry(holder, moved)
+        # Its entry lies somewhere in its heap.
+        self._forsake()
+        return self._begin(entry[3])
+
+    @property
+    def has_quiet(self) -> bool:
+        """True where a flow stands here that has nothing in flight."""
+        if _top(self._quiet_waiting) or _top(self._quiet_new):
+            return True
+        return any(not flow.in_flight for flow in self.turns)
+
+    def hush(self, flow: Flow) -> None:
+        """Note that a flow, wherever it stands, has nothing in flight any more. O(log n)."""
+        if flow.entry is not None:
+            self._keep_quiet(flow.entry)
+
+    def _keep_quiet(self, entry: RingEntry) -> None:
+        heap = self._quiet_waiting if entry[3].place == WAITING else self._quiet_new
+        if len(heap) > 2 * self.count + 64:
+            heap[:] = [other for other in heap if other[3].entry is other]
+            heapify(heap)
+        heappush(heap, entry)
+
+    def _carry(self, flow: Flow, rounds: int) -> None:
+        """Let rounds not have passed for a flow that stands in the ring."""
+        if flow.place == OUT:
+            return
+        flow.round += rounds
+        if flow.entry is not None:
+            due, seq, _, _ = flow.entry
+            self._numbers += 1
+            flow.entry = moved = (due + rounds, seq, self._numbers, flow)
+            heappush(self._heap_of(flow), moved)
+            self._forsake()
+
+    def _begin(self, flow: Flow) -> Flow:
+        if flow.place == NEW:
+            self._repay(flow)
         self._last = flow.place
         flow.balance += (self.round - flow.round) * self.quantum * flow.weight
         flow.round = self.round
@@ -254,8 +323,11 @@ class Ring:
 
     def _next(self) -> RingEntry | None:
         """Return the entry whose turn begins next, by class and key, without beginning it."""
-        waiting = _top(self._waiting)
-        new = _top(self._new)
+        return self._first(self._waiting, self._new)
+
+    def _first(self, waiting_heap: list[RingEntry], new_heap: list[RingEntry]) -> RingEntry | None:
+        waiting = _top(waiting_heap)
+        new = _top(new_heap)
         if waiting is None:
             return new
         if new is None:
@@ -312,6 +384,8 @@ class Ring:
         flow.place = place
         flow.entry = entry = (round_due, number, number, flow)
         heappush(self._waiting if place == WAITING else self._new, entry)
+        if self.keeps and not flow.in_flight:
+            self._keep_quiet(entry)
 
     def _stand_again(self, flow: Flow) -> None:
         """Re-key a flow after its balance, its weight or the quantum changed."""
@@ -327,6 +401,8 @@ class Ring:
                 flow.entry = moved = (due, entry[1], self._numbers, flow)
                 heappush(self._waiting, moved)
                 self._forsake()
+                if self.keeps and not flow.in_flight:
+                    self._keep_quiet(moved)
         elif due > self.round:
             self._stand(flow, WAITING, due)
             self._forsake()

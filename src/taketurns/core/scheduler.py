@@ -59,8 +59,9 @@ class Scheduler:
         self._min_charge = rules.min_charge_or_default
         self._batch = rules.batch
         served = (Tier(EVERYBODY),) if rules.shared_queue else tuple(tiers)
+        keeps = rules.headroom_percent > 0
         states = [
-            TierState(tier, rank, Ring(rules.quantum, rules.debt_rounds))
+            TierState(tier, rank, Ring(rules.quantum, rules.debt_rounds, keeps=keeps))
             for rank, tier in enumerate(served)
         ]
         self._tiers = Tiers(states)
@@ -183,8 +184,9 @@ class Scheduler:
                 decisions.append(Expired(entry[3]))
         slots = self._slots
         held = self._linger is not None and self._linger.holds(now_us, self._waiting)
+        grant = self._grant_keeping if slots.kept else self._grant
         while slots.available and not held:
-            granted = self._grant(slots)
+            granted = grant(slots)
             if granted is None:
                 break
             decisions.append(granted)
@@ -217,7 +219,7 @@ class Scheduler:
             self._standing[ticket_id] = cost
             state.ring.settle(flow, difference, cost)
 
-    def finish(
+    def finish(  # noqa: C901 - one event, and what it means for each part in turn
         self,
         ticket_id: str,
         outcome: Outcome = Outcome.COMPLETED,
@@ -258,6 +260,8 @@ class Scheduler:
                     state.ring.enter(flow)
             elif flow.in_flight == 0:
                 state.rest(flow)
+        elif state.ring.keeps and flow.in_flight == 0:
+            state.ring.hush(flow)
         if batch is None:
             state.slots_held -= 1
             self._slots.release(engine)
@@ -301,10 +305,12 @@ class Scheduler:
     def set_engine(self, name: str, slots: int) -> None:
         """Add an engine or resize it; 0 slots: nothing more is started there."""
         self._slots.set_engine(name, slots)
+        self._slots.kept = self._rules.kept_slots(self._slots.total)
 
     def remove_engine(self, name: str) -> None:
         """Start nothing more on an engine; what runs there goes on."""
         self._slots.remove_engine(name)
+        self._slots.kept = self._rules.kept_slots(self._slots.total)
 
     # Views
 
@@ -399,6 +405,20 @@ class Scheduler:
         ticket = dispatch(state, flow, None)
         tickets = fill(self._batch, self._tiers, ticket, self._passed, dispatch)
         return Granted(engine.name, tickets)
+
+    def _grant_keeping(self, slots: Slots) -> Granted | None:
+        """As :meth:`_grant`; what slots are left go to tenants that hold none, or stay free."""
+        if not slots.full:
+            return self._grant(slots)
+        state = self._tiers.choose_quiet(slots.total)
+        if state is None:
+            return None
+        # At most as many as there are slots in use.
+        flows = dict.fromkeys(r[1] for r in self._running.values() if r[2] is state)
+        flow = state.ring.begin_quiet(flows)
+        state.slots_held += 1
+        engine = slots.take()
+        return Granted(engine.name, (self._dispatch(engine, None, state, flow, None),))
 
     def _dispatch(
         self,

@@ -31,20 +31,27 @@ class Slots:
     Attributes:
         total: Slots of all engines.
         available: Engines with a free slot, by name.
+        kept: Slots that are kept for tenants that hold none.
     """
 
-    __slots__ = ("_engines", "_numbers", "available", "total")
+    __slots__ = ("_engines", "_numbers", "available", "kept", "total")
 
     def __init__(self) -> None:
         self._engines: dict[str, EngineSlots] = {}
         self.available: dict[str, EngineSlots] = {}
         self._numbers = 0
         self.total = 0
+        self.kept = 0
 
     @property
     def free(self) -> int:
         """Slots on which nothing runs."""
         return sum(engine.slots - engine.in_flight for engine in self.available.values())
+
+    @property
+    def full(self) -> bool:
+        """True where nothing more can start but for tenants that hold no slot, if at all."""
+        return not self.available or (self.kept > 0 and self.free <= self.kept)
 
     @property
     def engines(self) -> tuple[EngineSlots, ...]:

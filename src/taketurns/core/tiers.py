@@ -120,6 +120,20 @@ class Tiers:
                 state.floor_credit = 0
         return floor or best
 
+    def choose_quiet(self, slots: int) -> TierState | None:
+        """As :meth:`choose`, among the tiers with a tenant that holds no slot.
+
+        The others are passed over for the slots that they hold, and keep their floor's credit.
+
+        Args:
+            slots: The pool's slots.
+        """
+        self._competing = competing = [
+            state for state in self.states if state.ring.has_quiet and state.may_start(slots)
+        ]
+        floor = next((state for state in competing if state.floor_credit > 0), None)
+        return floor or next(iter(competing), None)
+
     def charged(self, state: TierState, cost: int) -> None:
         """Account the charge of a ticket of the tier chosen last to the floors."""
         for other in self._competing[1:]:
