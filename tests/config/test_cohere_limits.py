@@ -44,10 +44,12 @@ ROWS = [
     ("trial", "command", "chat", 20),
     ("trial", "command-light", "chat", 20),
     ("trial", "embed", "rerank", 10),
+    ("trial", "embed", "tokenize", 100),
     ("trial", "command", "completions", 500),
     ("production", "command", "chat", 500),
     ("production", "command-light", "chat", 500),
     ("production", "embed", "rerank", 1_000),
+    ("production", "embed", "tokenize", 2_000),
     ("production", "command", "completions", 500),
 ]
 

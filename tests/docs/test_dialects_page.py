@@ -148,6 +148,20 @@ def test_every_field_is_on_the_page_and_no_other(path):
     assert set(fields_of(path)) == read - hidden
 
 
+@pytest.mark.parametrize("path", PARSERS)
+def test_null_means_the_same_as_leaving_a_field_out(path):
+    least = PARSERS[path](json.dumps(LEAST[path]).encode())
+    nothing = dict.fromkeys(fields_of(path))
+    told = PARSERS[path](json.dumps({**nothing, **LEAST[path]}).encode())
+    if path == "/v1/responses":
+        # What is passed as it came has the nulls, too.
+        assert (told.stream, told.output_tokens_max) == (False, None)
+    elif path == "/embed":
+        assert (list(told.inputs), told.dimensions, told.truncate) == (["x"], None, "NONE")
+    else:
+        assert told == least
+
+
 REFUSED_ROWS = [
     (path, field)
     for path in PARSERS

@@ -280,6 +280,7 @@ def test_models_and_keys_are_told_to_coheres_client(play):
                 co.tokenize(text="a", model="chat", offline=False),
             )
             assert "no tokenizer" in error.body["message"]
+            assert error.headers["x-request-executed"] == "no"
         told = await site.send("POST", "/v1/check-api-key")
         assert told.json == {"valid": True, "organization_id": "acme", "owner_id": "acme"}
         refused = await site.send("POST", "/v1/check-api-key", tenant=None)

@@ -389,11 +389,13 @@ class Gateway:
             tenant_max=section.tenant_queue_bytes_max,
             model_max=section.queue_bytes_max,
         ):
-            if route.endpoint == TOKENIZE:
-                # No pool has a part in it: limits count it all the same.
-                await self.admission.let_in(exchange, caller, pool.model.name, Amounts(1, 0))
-                exchange.executed = True
-            return await route.answer(pool, exchange, body, caller)
+            if route.endpoint != TOKENIZE:
+                return await route.answer(pool, exchange, body, caller)
+            # No pool has a part in it: limits count it all the same.
+            await self.admission.let_in(exchange, caller, pool.model.name, Amounts(1, 0))
+            answer = await route.answer(pool, exchange, body, caller)
+            exchange.executed = True
+            return answer
 
     async def _check_key(self, exchange: Exchange) -> Answer:
         """Answer Cohere's ``POST /v1/check-api-key``: a key that isn't in force is a 401."""
