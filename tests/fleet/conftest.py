@@ -11,7 +11,7 @@ from taketurns.fleet.link import Link
 from taketurns.system import SystemClock
 from taketurns.testing.redis_server import RedisServer
 
-SAFETY_S = 20
+SAFETY_S = 60
 """No test waits so long unless it hangs."""
 
 

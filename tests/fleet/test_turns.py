@@ -17,14 +17,24 @@ TIERS = (Tier("only"),)
 
 
 @contextlib.asynccontextmanager
-async def gateways(url, count, *, rules=RULES, tiers=TIERS, tenants=(), slots=2, **settings):
+async def gateways(
+    url, count, *, rules=RULES, tiers=TIERS, tenants=(), slots=2, on_decision=None, **settings
+):
     """So many gateways, each with its own link, which share one pool with one engine."""
     async with contextlib.AsyncExitStack() as stack, asyncio.TaskGroup() as tasks:
         made = []
         for number in range(count):
             link = await stack.enter_async_context(linked(url))
             shared = FleetSettings(f"g{number}", link, **settings)
-            turns = FleetTurns("pool", rules, tiers, tenants, settings=shared, clock=link._clock)
+            turns = FleetTurns(
+                "pool",
+                rules,
+                tiers,
+                tenants,
+                settings=shared,
+                clock=link._clock,
+                on_decision=on_decision,
+            )
             turns.link = link
             turns.set_engine("gpu", slots)
             turns.serve(tasks)

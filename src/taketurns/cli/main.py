@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from taketurns.cli import admin, demo, explain, output, replay, serve, simulate
+from taketurns.cli import admin, demo, explain, fleet, output, replay, serve, simulate
 from taketurns.errors import TaketurnsError
 
 app = typer.Typer(
@@ -55,6 +55,7 @@ app.command("explain")(explain.explain)
 app.command("simulate")(simulate.simulate)
 app.command("replay")(replay.replay)
 app.command("fit")(replay.fit)
+app.command("fleet")(fleet.fleet)
 app.command("schema")(admin.schema)
 app.add_typer(admin.keys, name="keys")
 app.add_typer(admin.models, name="models")

@@ -48,7 +48,7 @@ def make_client(address: Address, *, timeout_s: float, connections_max: int) -> 
         return Redis(unix_socket_path=address.path, db=address.db, **options)
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
-        return RedisCluster(startup_nodes=nodes, cluster_error_retry_attempts=0, **options)
+        return RedisCluster(startup_nodes=nodes, **options)
     if address.kind == "sentinel":
         watch = options | {"username": None, "password": None} | sentinel
         sentinels: Any = Sentinel  # untyped there

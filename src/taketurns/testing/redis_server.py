@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -17,10 +18,16 @@ START_S_MAX = 10.0
 
 
 def free_port() -> int:
-    """Return a port of the loopback interface that nobody listens on."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """Return a port of the loopback interface that nobody listens on.
+
+    It's none that outgoing connections are given, so that it's free a moment later too.
+    """
+    for _ in range(100):
+        port = 20_000 + secrets.randbelow(12_000)
+        with socket.socket() as found, contextlib.suppress(OSError):
+            found.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no free port was found on 127.0.0.1")
 
 
 class RedisServer:
