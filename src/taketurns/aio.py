@@ -291,6 +291,10 @@ class Turn:
         )
         return cls(turns, ticket)
 
+    def prefer(self, affinity: int) -> None:
+        """Prefer the engine of this number, see :attr:`Ticket.affinity`; before it's waited for."""
+        self.ticket = self.ticket._replace(affinity=affinity)
+
     async def __aenter__(self) -> Self:
         turns = self._turns
         granted = turns.expect(self.ticket.id)

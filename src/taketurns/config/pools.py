@@ -116,6 +116,7 @@ def _rules(model: ModelConfig, tenants: Sequence[Tenant], *, throttled: bool) ->
         throttle=throttled,
         shared_queue=model.scheduler == "shared_queue",
         headroom_percent=model.headroom,
+        sticky=model.sticky != "off",
     )
 
 

@@ -59,6 +59,12 @@ class Flow:
         """True where it may have no more tickets in flight."""
         return self.cap is not None and self.in_flight >= self.cap
 
+    @property
+    def affinity(self) -> int:
+        """The affinity of the ticket that goes next; 0 without one."""
+        head = self.queue.head()
+        return 0 if head is None else head[3].affinity
+
     def copy(self) -> "Flow":
         """Return a flow that can be changed alone: no heap entry, no cap, nothing in flight."""
         twin = Flow(self.tenant, self.weight, None, self.round + 1)

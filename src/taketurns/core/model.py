@@ -27,6 +27,8 @@ class Ticket(NamedTuple):
             2**53 - 1 and later: never.
         group: A batch is filled from one group only.
         arrived_us: When it arrived; for people and metrics only.
+        affinity: Tickets of the same number go to the same engine where that can be,
+            in a pool whose rules say so; 0: to any. It never changes who goes next.
     """
 
     id: str
@@ -38,6 +40,7 @@ class Ticket(NamedTuple):
     deadline_us: int | None = None
     group: str = ""
     arrived_us: int = 0
+    affinity: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,8 @@ class PoolRules:
         headroom_percent: Share of the slots kept for tenants that hold none, 0 to 90;
             rounded up, and at least one slot is left for the others. Not with
             batches or a shared queue.
+        sticky: Tickets' affinity chooses among the engines with a free slot, instead
+            of their load alone.
     """
 
     quantum: int
@@ -145,6 +150,7 @@ class PoolRules:
     shared_queue: bool = False
     throttle: bool = False
     headroom_percent: int = 0
+    sticky: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom_percent <= 90:

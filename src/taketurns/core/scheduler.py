@@ -58,6 +58,7 @@ class Scheduler:
         self._rules = rules
         self._min_charge = rules.min_charge_or_default
         self._batch = rules.batch
+        self._sticky = rules.sticky
         served = (Tier(EVERYBODY),) if rules.shared_queue else tuple(tiers)
         keeps = rules.headroom_percent > 0
         states = [
@@ -98,7 +99,7 @@ class Scheduler:
                 cost or size is under 1.
         """
         waiting = self._waiting
-        ticket_id, tenant, tier, cost, size, priority, deadline_us, _, _ = ticket
+        ticket_id, tenant, tier, cost, size, priority, deadline_us, _, _, _ = ticket
         if ticket_id in waiting or ticket_id in self._running:
             raise ValueError(f"ticket {ticket_id!r} is queued or running already")
         if cost < 1 or size < 1:
@@ -398,7 +399,7 @@ class Scheduler:
         flow = turns[0] if turns else state.ring.begin()
         assert flow is not None, "a tier with tenants in its ring has one to begin with"
         state.slots_held += 1
-        engine = slots.take()
+        engine = slots.take(flow.affinity if self._sticky else 0)
         if self._batch is None:
             return Granted(engine.name, (self._dispatch(engine, None, state, flow, None),))
         dispatch = partial(self._dispatch, engine, SentBatch(state))
@@ -417,7 +418,7 @@ class Scheduler:
         flows = dict.fromkeys(r[1] for r in self._running.values() if r[2] is state)
         flow = state.ring.begin_quiet(flows)
         state.slots_held += 1
-        engine = slots.take()
+        engine = slots.take(flow.affinity if self._sticky else 0)
         return Granted(engine.name, (self._dispatch(engine, None, state, flow, None),))
 
     def _dispatch(

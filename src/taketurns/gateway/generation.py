@@ -19,6 +19,7 @@ from taketurns.dialects.openai_stream import OpenAiVoice
 from taketurns.dialects.passing import MessagesVoice, parse_messages, parse_responses
 from taketurns.errors import EngineError, EngineRefusedError, EngineUnavailableError
 from taketurns.gateway.admission import Admission
+from taketurns.gateway.affinity import affinity_of
 from taketurns.gateway.availability import ATTEMPTS, NO_ROOM, Availability, EngineCall
 from taketurns.gateway.coordination import MakeTurns
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
@@ -186,6 +187,7 @@ class GenerationPool:
             deadline_us=caller.deadline_us(self.model, job.arrived_us),
             ticket_id=record.request_id,
         )
+        turn.prefer(affinity_of(self.model.section.sticky, caller.tenant, job.request.body))
         if first:
             self._throttle.check(self.model, caller, turn.ticket, now_us=job.arrived_us)
         try:

@@ -34,3 +34,11 @@ def test_a_copy_has_balance_and_tickets_but_no_cap_and_nothing_in_flight():
     assert (twin.cap, twin.in_flight, twin.entry) == (None, 0, None)
     twin.queue.pop()
     assert flow.queue.count == 1
+
+
+def test_its_affinity_is_that_of_the_ticket_that_goes_next():
+    flow = Flow("a", 1, None, 0)
+    assert flow.affinity == 0
+    flow.queue.push(entry_of(Ticket("late", "a", "t", affinity=7, priority=9), 1))
+    flow.queue.push(entry_of(Ticket("first", "a", "t", affinity=5, priority=1), 2))
+    assert flow.affinity == 5

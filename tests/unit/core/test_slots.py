@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A grant goes to the engine with the least share of its slots in use, and to none without one."""
 
+from collections import Counter
+
 import pytest
 
-from taketurns.core.slots import Slots
+from taketurns.core.slots import OVERLOAD_PERCENT, Slots
 
 
 @pytest.fixture
@@ -112,3 +114,60 @@ def test_work_on_a_removed_engine_frees_nothing_on_a_new_one_of_the_same_name(sl
     assert (slots.total, slots.free) == (1, 0)
     slots.release(new)
     assert slots.available == {"a": new}
+
+
+AFFINITIES = range(1, 400)
+
+
+def place_of(slots, affinity):
+    engine = slots.take(affinity)
+    slots.release(engine)
+    return engine.name
+
+
+def pool_of(*names, size=50):
+    slots = Slots()
+    for name in names:
+        slots.set_engine(name, size)
+    return slots
+
+
+def test_the_same_affinity_goes_to_the_same_engine_and_all_engines_get_some():
+    slots = pool_of("a", "b", "c")
+    places = {affinity: place_of(slots, affinity) for affinity in AFFINITIES}
+    assert places == {affinity: place_of(slots, affinity) for affinity in AFFINITIES}
+    shares = Counter(places.values())
+    assert set(shares) == {"a", "b", "c"}
+    assert min(shares.values()) > len(AFFINITIES) / 4
+
+
+def test_an_engine_that_goes_moves_no_others():
+    slots = pool_of("a", "b", "c")
+    before = {affinity: place_of(slots, affinity) for affinity in AFFINITIES}
+    slots.set_engine("b", 0)
+    for affinity, place in before.items():
+        if place != "b":
+            assert place_of(slots, affinity) == place
+    slots.set_engine("b", 50)
+    assert before == {affinity: place_of(slots, affinity) for affinity in AFFINITIES}
+
+
+def test_where_it_goes_does_not_depend_on_the_order_of_the_engines():
+    one, other = pool_of("a", "b", "c"), pool_of("c", "a", "b")
+    for affinity in AFFINITIES:
+        assert place_of(one, affinity) == place_of(other, affinity)
+
+
+def test_an_affinity_overloads_no_engine():
+    slots = pool_of("a", "b", "c", "d")
+    for number in range(1, 101):
+        slots.take(17)
+        loads = [engine.in_flight for engine in slots.engines]
+        assert max(loads) <= number / 4 * OVERLOAD_PERCENT / 100 + 1
+    assert sum(loads) == 100
+
+
+def test_an_affinity_takes_what_slot_there_is():
+    slots = pool_of("a", "b", size=1)
+    assert {slots.take(5).name, slots.take(5).name} == {"a", "b"}
+    assert not slots.available
