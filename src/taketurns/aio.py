@@ -187,10 +187,10 @@ class Turns:
         Args:
             error: Makes an error for each of them.
         """
-        waiters, self._waiters = self._waiters, {}
-        for ticket in self._dispatcher.cancel(list(waiters)):
-            if not waiters[ticket.id].done():
-                waiters[ticket.id].set_exception(error())
+        for ticket in self._dispatcher.cancel(list(self._waiters)):
+            waiter = self._waiters.pop(ticket.id)
+            if not waiter.done():
+                waiter.set_exception(error())
 
     def settle(self, ticket_id: str, cost: int) -> None:
         """Let a running ticket's charge stand at ``cost``."""

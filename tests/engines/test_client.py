@@ -636,6 +636,107 @@ def test_an_answer_larger_than_the_cap_is_given_up() -> None:
     with_engine(run, Fault(raw=raw))
 
 
+# Pouring
+
+
+class Basin:
+    """A sink that keeps what it's given, and may be behind, or break, at a piece."""
+
+    def __init__(self, *, behind_at: int = 0, breaks_at: int = 0) -> None:
+        self.pieces: list[bytes] = []
+        self.caught_up = asyncio.Event()
+        self.waits = 0
+        self._behind_at = behind_at
+        self._breaks_at = breaks_at
+
+    def take(self, data: bytes) -> bool:
+        self.pieces.append(data)
+        if len(self.pieces) == self._breaks_at:
+            raise ZeroDivisionError
+        return len(self.pieces) != self._behind_at
+
+    async def catch_up(self) -> None:
+        self.waits += 1
+        await self.caught_up.wait()
+
+
+def test_a_stream_is_poured_byte_for_byte() -> None:
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url) as client:
+            basin = Basin()
+            await (await send(client, STREAM_BODY)).pour(basin)
+            data = b"".join(basin.pieces)
+            assert data.count(b"data: ") == 4
+            assert data.endswith(b"data: [DONE]\n\n")
+            await until(lambda: client.connections_idle == 1)
+
+    with_engine(run)
+
+
+@pytest.mark.parametrize("behind_at", [1, 2, 5])
+def test_pouring_pauses_while_the_sink_is_behind_and_nothing_is_lost(behind_at: int) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % LARGE + b"x" * LARGE
+
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url) as client:
+            basin = Basin(behind_at=behind_at)
+            answer = await send(client)
+            pouring = start(answer.pour(basin))
+            await until(lambda: basin.waits == 1)
+            await until(lambda: answer._size > BUFFER_BYTES_MAX)
+            assert len(basin.pieces) == behind_at
+            basin.caught_up.set()
+            await pouring
+        assert sum(map(len, basin.pieces)) == LARGE
+        assert max(map(len, basin.pieces)) <= BUFFER_BYTES_MAX + 256 * 1024
+
+    with_engine(run, Fault(raw=raw))
+
+
+@pytest.mark.parametrize("breaks_at", [1, 3])
+def test_what_a_sink_raises_ends_the_answer_and_its_connection(breaks_at: int) -> None:
+    raw = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % LARGE + b"x" * LARGE
+
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url) as client:
+            basin = Basin(breaks_at=breaks_at)
+            answer = await send(client)
+            with pytest.raises(ZeroDivisionError):
+                await answer.pour(basin)
+            assert len(basin.pieces) == breaks_at
+            assert client.connections == 0
+
+    with_engine(run, Fault(raw=raw))
+
+
+def test_pouring_a_broken_answer_hands_over_what_came_and_says_so() -> None:
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url) as client:
+            basin = Basin()
+            answer = await send(client, STREAM_BODY)
+            with pytest.raises(EngineBrokenError):
+                await answer.pour(basin)
+            assert b"".join(basin.pieces).startswith(b"data: ")
+
+    with_engine(run, Fault(cut_at=400))
+
+
+def test_cancelling_what_is_poured_closes_its_connection() -> None:
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url) as client:
+            basin = Basin()
+            answer = await send(client, STREAM_BODY)
+            pouring = start(answer.pour(basin))
+            await until(lambda: bool(basin.pieces))
+            pouring.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await pouring
+            assert client.connections == 0
+            await engine.cancelled.reached(1)
+
+    with_engine(run, Fault(stall_at=300))
+
+
 # The stream
 
 

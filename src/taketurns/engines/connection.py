@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Protocol, cast
 
 from taketurns.errors import EngineBrokenError, EngineTimeoutError
-from taketurns.ports.engine import EngineLimits
+from taketurns.ports.engine import EngineLimits, Sink
 from taketurns.wire.http1 import Http1Client, ResponseHead
 
 BUFFER_BYTES_MAX = 64 * 1024
@@ -37,12 +37,15 @@ class Answer:
     """Implements :class:`taketurns.ports.engine.GenerationAnswer`: one answer as it comes."""
 
     __slots__ = (
+        "_behind",
         "_connection",
         "_ended",
         "_error",
+        "_fault",
         "_head",
         "_loop",
         "_pieces",
+        "_sink",
         "_size",
         "_waiter",
     )
@@ -56,6 +59,9 @@ class Answer:
         self._ended = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._sink: Sink | None = None
+        self._behind = False
+        self._fault: Exception | None = None
 
     @property
     def status(self) -> int:
@@ -93,6 +99,29 @@ class Answer:
                 else:
                     await self._wait()
         finally:
+            self.abort()
+
+    async def pour(self, sink: Sink) -> None:
+        """Hand the body to a sink as it comes, without waking a task for each piece."""
+        try:
+            while True:
+                if self._pieces:
+                    self._behind = not sink.take(self._take())
+                elif self._error is not None:
+                    raise self._error
+                elif self._ended:
+                    return
+                else:
+                    self._sink = sink
+                    await self._wait()
+                    self._sink = None
+                if self._fault is not None:
+                    raise self._fault
+                if self._behind:
+                    self._behind = False
+                    await sink.catch_up()
+        finally:
+            self._sink = None
             self.abort()
 
     async def read(self, bytes_max: int) -> bytes | None:
@@ -145,6 +174,9 @@ class Answer:
 
     def hear(self, head: ResponseHead | None, pieces: list[bytes]) -> int:
         """Take what came and return how many bytes are waiting to be read."""
+        if self._sink is not None and pieces:
+            self._hand_over(self._sink, pieces)
+            return 0
         woken = bool(pieces)
         if self._head is None and head is not None:
             self._head = head
@@ -164,6 +196,16 @@ class Answer:
         else:
             self._error = error
         self._wake()
+
+    def _hand_over(self, sink: Sink, pieces: list[bytes]) -> None:
+        try:
+            self._behind = not sink.take(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        except Exception as error:  # noqa: BLE001 - raised where the sink was handed in
+            self._fault = error
+        if self._behind or self._fault is not None:
+            # From here on pieces are kept until the task has dealt with it.
+            self._sink = None
+            self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the configuration to pools with engines: the composition root of the gateway."""
+"""From the configuration to pools with engines: the composition root of the gateway.
+
+Embedded models and tokenizers are imported where they're asked for: their packages
+hold some 40 MB that a gateway in front of other engines has no use for.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,12 +13,8 @@ from taketurns.config import pools as facts
 from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig
 from taketurns.config.model import Config
 from taketurns.config.served import ModelConfig
-from taketurns.engines import minilm
 from taketurns.engines.batching import BatchingEngine, embed_format, score_format
-from taketurns.engines.minilm import MiniLmEngine, MiniLmTokenizer
 from taketurns.engines.openai import OpenAiEngine
-from taketurns.engines.smollm2 import SmolLm2Engine
-from taketurns.engines.tokenizer_file import FileTokenizer
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.batch_call import BatchEngine
 from taketurns.gateway.batches import EmbeddingPool
@@ -147,6 +147,8 @@ def served_model(config: Config, name: str) -> ServedModel:
 
 def _generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> GenerationEngine:
     if isinstance(part, EmbeddedEngineConfig):
+        from taketurns.engines.smollm2 import SmolLm2Engine
+
         return SmolLm2Engine(name, slots=part.slots, threads=part.threads)
     return OpenAiEngine(
         name,
@@ -161,9 +163,9 @@ def _embedding_engine(
     name: str, part: EngineConfig, section: ModelConfig, model: str
 ) -> BatchEngine:
     if isinstance(part, EmbeddedEngineConfig):
-        return MiniLmEngine(
-            name, slots=part.slots, threads=part.threads, tokens_max=minilm.POSITIONS
-        )
+        from taketurns.engines.minilm import POSITIONS, MiniLmEngine
+
+        return MiniLmEngine(name, slots=part.slots, threads=part.threads, tokens_max=POSITIONS)
     limits = facts.engine_limits(section.engine_limits)
     return BatchingEngine(
         OpenAiEngine(name, part.url, key=part.key or "", limits=limits, connections_max=SLOTS_MAX),
@@ -189,7 +191,9 @@ def _tokens_max(section: ModelConfig) -> int | None:
     """Return the longest text that all engines of a model take, in tokens; None: no limit."""
     limits = [section.input_tokens_max] if section.input_tokens_max else []
     if any(isinstance(part, EmbeddedEngineConfig) for part in section.engines):
-        limits.append(minilm.POSITIONS)
+        from taketurns.engines.minilm import POSITIONS
+
+        limits.append(POSITIONS)
     return min(limits, default=None)
 
 
@@ -197,8 +201,12 @@ def _counter(section: ModelConfig) -> Counter:
     embedded = [isinstance(part, EmbeddedEngineConfig) for part in section.engines]
     tokenizer: Tokenizer | None = None
     if all(embedded):
+        from taketurns.engines.minilm import MiniLmTokenizer
+
         tokenizer = MiniLmTokenizer()
     elif section.tokenizer is not None:
+        from taketurns.engines.tokenizer_file import FileTokenizer
+
         tokenizer = FileTokenizer(Path(section.tokenizer))
     # The embedded model needs not count again what was counted here.
     return Counter(tokenizer, tokens_max=_tokens_max(section), as_ids=all(embedded))

@@ -63,6 +63,14 @@ class Peer(Protocol):
         """Send a piece of it; waits while the client is slow to read."""
         ...
 
+    def write_now(self, data: bytes) -> bool:
+        """Send a piece of it; False where the client is behind: :meth:`drain` before the next."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the client has caught up."""
+        ...
+
     async def finish(self) -> None:
         """End it well."""
         ...

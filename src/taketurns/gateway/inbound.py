@@ -57,9 +57,18 @@ class Inbound(web.RequestHandler):
 
     Attributes:
         address: The client's.
+        behind: The client is behind with reading.
     """
 
-    __slots__ = ("_body", "_by_address", "_head_bytes", "_head_timer", "_receiving", "address")
+    __slots__ = (
+        "_body",
+        "_by_address",
+        "_head_bytes",
+        "_head_timer",
+        "_receiving",
+        "address",
+        "behind",
+    )
 
     def __init__(
         self, manager: web.Server, receiving: Receiving, by_address: dict[str, int]
@@ -75,6 +84,7 @@ class Inbound(web.RequestHandler):
             auto_decompress=False,
         )
         self.address = ""
+        self.behind = False
         self._receiving = receiving
         self._by_address = by_address
         self._body: StreamReader | None = None
@@ -104,6 +114,16 @@ class Inbound(web.RequestHandler):
             self._by_address.pop(self.address, None)
         self._stop_timer()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Note that the client doesn't read as fast as it's written to."""
+        super().pause_writing()
+        self.behind = True
+
+    def resume_writing(self) -> None:
+        """Note that it has caught up."""
+        self.behind = False
+        super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
         """Take what came, and see that a head comes to its end."""

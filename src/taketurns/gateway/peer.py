@@ -8,6 +8,7 @@ fraction of what a general response object does.
 from asyncio import Transport, timeout
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from typing import Protocol, cast
 
 from aiohttp import HttpVersion10, web
 from aiohttp.helpers import rfc822_formatted_time
@@ -21,6 +22,18 @@ SERVER_NAME = "taketurns"
 """Sent as ``Server``: aiohttp would name itself and Python with their versions."""
 
 REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+class Connected(Protocol):
+    """A client's connection.
+
+    Attributes:
+        transport: Its transport; None once it's closed.
+        behind: The client is behind with reading.
+    """
+
+    transport: Transport | None
+    behind: bool
 
 
 class Sent:
@@ -55,7 +68,15 @@ class AiohttpPeer(Sent):
         begun: The head of an answer is sent.
     """
 
-    __slots__ = ("_body_timeout_s", "_chunked", "_closing", "_own_headers", "_request", "begun")
+    __slots__ = (
+        "_body_timeout_s",
+        "_chunked",
+        "_closing",
+        "_inbound",
+        "_own_headers",
+        "_request",
+        "begun",
+    )
 
     def __init__(
         self,
@@ -67,6 +88,7 @@ class AiohttpPeer(Sent):
         super().__init__()
         self.begun = False
         self._request = request
+        self._inbound = cast(Connected, request.protocol)
         self._own_headers = own_headers
         self._closing = closing
         self._body_timeout_s = body_timeout_s
@@ -120,7 +142,7 @@ class AiohttpPeer(Sent):
         headers = {**answer.headers, "Content-Type": answer.content_type, **self._own_headers}
         framing = f"Content-Length: {len(body)}\r\n"
         head = self._head(answer.status, headers, framing, keep_alive=keep_alive)
-        await self._write(head if request.method == "HEAD" else head + body)
+        await self._write_out(head if request.method == "HEAD" else head + body)
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         request = self._request
@@ -128,18 +150,29 @@ class AiohttpPeer(Sent):
         keep_alive = self._chunked and request.keep_alive and request.content.at_eof()
         framing = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
         merged = {**headers, **self._own_headers}
-        await self._write(self._head(status, merged, framing, keep_alive=keep_alive))
+        await self._write_out(self._head(status, merged, framing, keep_alive=keep_alive))
 
     async def write(self, data: bytes) -> None:
+        if not self.write_now(data):
+            await self.drain()
+
+    def write_now(self, data: bytes) -> bool:
         assert self.begun, "start comes first"
         # An empty chunk would be the last one.
-        if data:
-            await self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        if not data:
+            return True
+        return self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    async def drain(self) -> None:
+        try:
+            await self._request.writer.drain()
+        except ConnectionError as error:
+            raise ClientGoneError(str(error)) from error
 
     async def finish(self) -> None:
         assert self.begun, "start comes first"
         if self._chunked:
-            await self._write(b"0\r\n\r\n")
+            await self._write_out(b"0\r\n\r\n")
 
     @property
     def unread(self) -> int:
@@ -172,16 +205,17 @@ class AiohttpPeer(Sent):
             connection = "Connection: keep-alive\r\n" if keep_alive else ""
         return head_of(status, headers, framing + connection)
 
-    async def _write(self, data: bytes) -> None:
-        transport = self._request.transport
+    async def _write_out(self, data: bytes) -> None:
+        if not self._write(data):
+            await self.drain()
+
+    def _write(self, data: bytes) -> bool:
+        """Write; False where the client is behind with reading."""
+        transport = self._inbound.transport
         if transport is None or transport.is_closing():
             raise ClientGoneError("the connection is closed")
         transport.write(data)
-        if transport.get_write_buffer_size():
-            try:
-                await self._request.writer.drain()
-            except ConnectionError as error:
-                raise ClientGoneError(str(error)) from error
+        return not self._inbound.behind
 
     def _ask_to_continue(self) -> None:
         transport = self._request.transport

@@ -17,7 +17,7 @@ from taketurns.gateway.metering import Meter
 from taketurns.gateway.problems import problem_of
 from taketurns.gateway.watch import RelayRules, Watch
 from taketurns.ports.clock import Clock
-from taketurns.ports.engine import GenerationAnswer
+from taketurns.ports.engine import GenerationAnswer, pour
 from taketurns.wire.sse import EventCutter, EventTooLargeError, payloads
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -80,7 +80,7 @@ class Voice(Protocol):
 
 
 class StreamRelay:
-    """Implements :class:`taketurns.gateway.watch.Watched`: one stream.
+    """Implements :class:`taketurns.gateway.watch.Watched` and the engines' ``Sink``: one stream.
 
     Args:
         exchange: The request.
@@ -92,8 +92,10 @@ class StreamRelay:
 
     __slots__ = (
         "_clock",
+        "_cutter",
         "_engine",
         "_exchange",
+        "_held",
         "_looked",
         "_meter",
         "_peer",
@@ -118,7 +120,10 @@ class StreamRelay:
         self._voice = voice
         self._meter = meter
         self._clock = clock
+        self._cutter = EventCutter()
         self._tail = b""
+        # What is to be sent first, once the head of the answer is out.
+        self._held = b""
         self._writing = False
         self._writes = self._looked = 0
         self._silent_us = 0
@@ -131,15 +136,12 @@ class StreamRelay:
             EngineError: The stream broke. Where something was sent before, the client was told
                 and its connection closed.
         """
-        exchange, cutter = self._exchange, EventCutter()
+        exchange = self._exchange
         watch.add(self)
         try:
-            async with aclosing(answer.chunks()) as chunks:
-                async for chunk in chunks:
-                    if events := self._cut(cutter, chunk):
-                        await self._pass(events)
-            if rest := cutter.finish():
-                await self._pass(rest)
+            await pour(answer, self)
+            if (rest := self._cutter.finish()) and not self._pass(rest):
+                await self.catch_up()
             self._check_end()
             if last := self._voice.finish():
                 await self._write(last)
@@ -169,9 +171,9 @@ class StreamRelay:
                 self._silent_us = 0
                 self._peer.ping(self._voice.ping)
 
-    def _cut(self, cutter: EventCutter, chunk: bytes) -> bytes:
+    def _cut(self, chunk: bytes) -> bytes:
         try:
-            return cutter.feed(chunk)
+            return self._cutter.feed(chunk)
         except EventTooLargeError as error:
             raise EngineBrokenError(self._engine, f"engine {self._engine}: {error}") from error
 
@@ -186,11 +188,35 @@ class StreamRelay:
         else:
             self._peer.abort()
 
-    async def _pass(self, events: bytes) -> None:
+    def take(self, data: bytes) -> bool:
+        events = self._cut(data)
+        return not events or self._pass(events)
+
+    async def catch_up(self) -> None:
+        if self._held:
+            data, self._held = self._held, b""
+            await self._write(data)
+            return
+        await self._peer.drain()
+        self._writing = False
+        self._writes += 1
+
+    def _pass(self, events: bytes) -> bool:
+        """Count whole events and send what the client gets of them; False: catch up first."""
         self._meter.read(events)
         self._tail = events
-        if data := self._voice.events(events):
-            await self._write(data)
+        data = self._voice.events(events)
+        if not data:
+            return True
+        if self._exchange.sent_us is None:
+            self._held = data
+            return False
+        self._writing = True
+        if not self._peer.write_now(data):
+            return False
+        self._writing = False
+        self._writes += 1
+        return True
 
     async def _write(self, data: bytes) -> None:
         exchange = self._exchange

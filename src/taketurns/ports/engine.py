@@ -2,8 +2,9 @@
 """What the gateway needs of an engine: generation as an exchange; vectors and scores in batches."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,46 @@ class GenerationAnswer(Protocol):
         May be called at any time and more than once.
         """
         ...
+
+
+class Sink(Protocol):
+    """Takes the pieces of a body."""
+
+    def take(self, data: bytes) -> bool:
+        """Take a piece; False: :meth:`catch_up` before the next. What it raises ends it."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Wait until more may come."""
+        ...
+
+
+@runtime_checkable
+class PouringAnswer(Protocol):
+    """An answer that needs no task to wake up for each piece."""
+
+    async def pour(self, sink: Sink) -> None:
+        """Hand the body to a sink as it comes, to its end; leaving before that gives it up.
+
+        Raises:
+            EngineError: As in :meth:`GenerationAnswer.chunks`.
+        """
+        ...
+
+
+async def pour(answer: GenerationAnswer, sink: Sink) -> None:
+    """Hand an answer's body to a sink as it comes, by the shortest way that there is.
+
+    Raises:
+        EngineError: As in :meth:`GenerationAnswer.chunks`.
+    """
+    if isinstance(answer, PouringAnswer):
+        await answer.pour(sink)
+        return
+    async with aclosing(answer.chunks()) as chunks:
+        async for chunk in chunks:
+            if not sink.take(chunk):
+                await sink.catch_up()
 
 
 class GenerationEngine(Protocol):
