@@ -10,7 +10,10 @@ directly with the batches of an offline packer that knows all texts beforehand
 * On such a GPU in real time, and on the embedded model: texts a second.
 * CPU time per text in the gateway, and how long it holds the event loop.
 
-    python benchmarks/embed.py [--json] [--rounds N] [--record PATH]
+* With ``--infinity``: in front of a server with dynamic batching of its own
+  (``infinity_emb v2 --url-prefix /v1 --served-model-name MODEL ...``).
+
+    python benchmarks/embed.py [--json] [--rounds N] [--record PATH] [--infinity URL MODEL]
 """
 
 import asyncio
@@ -18,6 +21,7 @@ import gc
 import random
 import time
 
+from embed_infinity import beside_infinity
 from embed_sites import (
     FakeGpu,
     GatewaySite,
@@ -206,10 +210,15 @@ def main() -> None:
     """Measure, print, and record where asked."""
     parser = options_for(__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="rounds to take the median of")
+    parser.add_argument(
+        "--infinity", nargs=2, metavar=("URL", "MODEL"), help="measure beside infinity too"
+    )
     options = parser.parse_args()
     figures = in_virtual_time()
     for part in (on_fake_gpu, on_minilm, cost):
         figures += asyncio.run(part(options.rounds))
+    if options.infinity:
+        figures += asyncio.run(beside_infinity(*options.infinity, options.rounds))
     deliver(figures, options)
 
 

@@ -190,7 +190,8 @@ class GatewaySite:
     Args:
         work: The requests.
         engine: The engine.
-        tokenizer: Where given, the gateway counts with it and sends ids.
+        tokenizer: Where given, the gateway counts with it.
+        as_ids: It then sends ids, not texts.
         encoding: What clients ask for.
     """
 
@@ -200,11 +201,13 @@ class GatewaySite:
         engine: Any,
         *,
         tokenizer: MiniLmTokenizer | None = None,
+        as_ids: bool = True,
         encoding: str = "base64",
     ) -> None:
         self.work = work
         self._engine = engine
         self._tokenizer = tokenizer
+        self._as_ids = as_ids
         self._encoding = encoding
         self._tenants = sorted({tenant for tenant, _ in work.requests})
 
@@ -237,7 +240,7 @@ class GatewaySite:
         pool.engines["gpu"] = self._engine
         if self._tokenizer is not None:
             pool.counter.tokenizer = self._tokenizer
-            pool.counter.as_ids = True
+            pool.counter.as_ids = self._as_ids
         self._tasks = asyncio.TaskGroup()
         await self._tasks.__aenter__()
         await self.gateway.start(self._tasks, NoLog())
