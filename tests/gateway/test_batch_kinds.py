@@ -6,6 +6,7 @@ import logging
 import pytest
 
 from taketurns.engines.minilm import MiniLmTokenizer
+from taketurns.errors import EngineRefusedError
 from taketurns.ports.engine import EmbedAnswer, ScoreCall
 from taketurns.testing.engine import fake_score, fake_vector
 from taketurns.testing.http_engine import Fault
@@ -294,3 +295,18 @@ def test_pairs_of_several_queries_go_one_query_a_call_where_an_engine_takes_one(
         assert len(site.backends[0].requests) == 3
 
     play(scenario, backends=1, models=rank("llamacpp"))
+
+
+@pytest.mark.parametrize(("times", "status"), [(2, 200), (3, 503)])
+def test_a_batch_that_a_full_engine_turns_away_is_tried_again(play, times, status):
+    async def scenario(site):
+        full = EngineRefusedError("cpu-0", 429, b"")
+        site.engines["cpu-0"]._script.extend([full] * times)
+        reply = await site.embed(["one", "two"])
+        assert reply.status == status
+        assert len(site.engines["cpu-0"].calls) == 3
+        if status == 503:
+            assert reply.error["code"] == "engine_busy"
+            assert reply.headers["x-request-executed"] == "no"
+
+    play(scenario)

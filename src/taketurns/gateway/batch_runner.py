@@ -14,9 +14,10 @@ from taketurns.dialects.openai_stream import USAGE_TOKENS_MAX
 from taketurns.errors import (
     EngineBrokenError,
     EngineError,
+    EngineRefusedError,
     EngineUnavailableError,
 )
-from taketurns.gateway.availability import ATTEMPTS, Availability
+from taketurns.gateway.availability import ATTEMPTS, NO_ROOM, Availability
 from taketurns.gateway.bad_items import BadItems, blames_caller
 from taketurns.gateway.batch_call import BatchEngine, call_engine
 from taketurns.gateway.coordination import MakeTurns
@@ -209,9 +210,13 @@ class BatchRunner:
     def _give_up(self, tickets: Sequence[Ticket], error: EngineError) -> None:
         """End one request's items with an error, or queue them again if nothing was sent."""
         work, _ = self.items[tickets[0].id]
-        if isinstance(error, EngineUnavailableError):
-            work.attempts += 1
-            if not work.done.done() and work.attempts < ATTEMPTS and self.availability.any:
+        full = isinstance(error, EngineRefusedError) and error.status in NO_ROOM
+        if full or isinstance(error, EngineUnavailableError):
+            indices = [self.items[ticket.id][1] for ticket in tickets]
+            for index in indices:
+                work.attempts[index] += 1
+            attempts = max(work.attempts[index] for index in indices)
+            if not work.done.done() and attempts < ATTEMPTS and self.availability.any:
                 self._queue_again(tickets)
                 return
         self._fail(tickets, error)

@@ -53,7 +53,7 @@ class Work:
         cost: Charged in the end.
         engine: Where the first item ran.
         dispatched_us: When that was, or None.
-        attempts: Times that some of its items met an engine that can't be reached.
+        attempts: How often each item met an engine that did nothing: out of reach, or full.
     """
 
     items: Sequence[Item]
@@ -63,16 +63,17 @@ class Work:
     done: "asyncio.Future[None]"
     groups: Sequence[str] = ()
     results: list[bytes | float | None] = field(init=False)
+    attempts: bytearray = field(init=False)
     left: int = field(init=False)
     length: int = field(init=False)
     tokens: int = 0
     cost: int = 0
     engine: str = ""
     dispatched_us: int | None = None
-    attempts: int = 0
 
     def __post_init__(self) -> None:
         self.results = [None] * len(self.items)
+        self.attempts = bytearray(len(self.items))
         self.left = len(self.items)
         self.length = 4 * (self.options.dimensions or 0)
 
