@@ -4,6 +4,7 @@
 import asyncio
 import gc
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -56,10 +57,18 @@ def serve(
     log: Annotated[
         str | None, typer.Option(help="Instead of server.log: '-', 'off' or a path.")
     ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            help="Processes that share the port; more than one needs a coordinator.", min=1, max=256
+        ),
+    ] = 1,
 ) -> None:
     """Serve the models of a configuration to its tenants, until SIGTERM or Ctrl-C."""
     if (config_file is None) != quickstart:
         raise typer.BadParameter("give either a CONFIG file or --quickstart")
+    if quickstart and workers > 1:
+        raise typer.BadParameter("--quickstart is one process", param_hint="--workers")
     given: dict[str, object | None] = {
         "host": host,
         "port": port,
@@ -80,7 +89,10 @@ def serve(
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    run_gateway(config, keys, reread)
+    if workers > 1 and config_file is not None:
+        run_workers(config, config_file, workers, changes)
+    else:
+        run_gateway(config, keys, reread)
 
 
 def _load_with(file: Path, changes: Mapping[str, object]) -> "Config":
@@ -137,14 +149,61 @@ def tune_collector() -> None:
     gc.set_threshold(100, 20, 1_000)
 
 
+def run_workers(config: "Config", file: Path, count: int, changes: Mapping[str, object]) -> None:
+    """Run so many gateways on one port until told to stop, and exit.
+
+    Raises:
+        StartError: They could not work together, or the port can't be had.
+    """
+    from taketurns.cli.workers import reserved_port, supervise
+    from taketurns.errors import StartError
+
+    server = config.server
+    if config.coordinator == "local":
+        raise StartError(
+            f"{count} workers would each count limits and take turns by themselves",
+            hint='Let them share: coordinator: "redis://HOST:6379" in the configuration.',
+        )
+    with reserved_port(server.host, server.port) as port:
+        commands = []
+        for number in range(count):
+            admin_port = server.admin_port and server.admin_port + number
+            given = {**changes, "port": port, "admin_port": admin_port}
+            options = [
+                part
+                for name, value in given.items()
+                for part in (
+                    ["--sagemaker"]
+                    if name == "sagemaker"
+                    else [f"--{name.replace('_', '-')}", str(value)]
+                )
+            ]
+            commands.append([sys.executable, "-m", "taketurns", "serve", str(file), *options])
+        code = asyncio.run(supervise(commands))
+    if code:
+        raise typer.Exit(code)
+
+
 def run_gateway(
     config: "Config", keys: dict[str, str], reread: "Callable[[], Config] | None" = None
 ) -> None:
     """Run a gateway until it's told to stop."""
+    from taketurns.cli.workers import WORKER
     from taketurns.gateway.run import run
+
+    worker = os.environ.get(WORKER, "")
 
     def on_ready(running: "Running") -> None:
         tune_collector()
+        if worker:
+            where = [_url(*place) for place in _places(config, running)]
+            # In one piece: workers write to the same place.
+            sys.stdout.write(
+                f"worker {worker}, process {os.getpid()}: {where[0]}, "
+                f"metrics and health on {where[1]}\n"
+            )
+            sys.stdout.flush()
+            return
         for line in greeting(config, keys, running.port, running.admin_port):
             output.result(line)
         sys.stdout.flush()
@@ -152,9 +211,9 @@ def run_gateway(
     try:
         import uvloop
     except ImportError:
-        asyncio.run(run(config, on_ready, reread=reread))
+        asyncio.run(run(config, on_ready, reread=reread, worker=bool(worker)))
     else:
-        uvloop.run(run(config, on_ready, reread=reread))
+        uvloop.run(run(config, on_ready, reread=reread, worker=bool(worker)))
 
 
 def greeting(config: "Config", keys: dict[str, str], port: int, admin_port: int) -> list[str]:
@@ -182,6 +241,11 @@ def greeting(config: "Config", keys: dict[str, str], port: int, admin_port: int)
             "",
         ]
     return lines
+
+
+def _places(config: "Config", running: "Running") -> tuple[tuple[str, int], ...]:
+    server = config.server
+    return ((server.host, running.port), (server.admin_host, running.admin_port))
 
 
 def _url(host: str, port: int) -> str:

@@ -4,6 +4,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from taketurns.system import SystemClock
 from taketurns.telemetry.records import open_log
 
 LOG = logging.getLogger(__name__)
+
+STDIN = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ async def run(
     *,
     handle_signals: bool = True,
     reread: Callable[[], Config] | None = None,
+    worker: bool = False,
 ) -> None:
     """Serve until told to stop, then drain.
 
@@ -56,6 +60,8 @@ async def run(
         on_ready: Called once it serves.
         handle_signals: Stop on SIGTERM and SIGINT, and reload on SIGHUP.
         reread: Reads the configuration anew; None: SIGHUP is ignored.
+        worker: Share the port with others, and stop once standard input ends: whoever started
+            this process is gone then.
 
     Raises:
         StartError: It can't start: a port, a package, a file.
@@ -82,13 +88,17 @@ async def run(
         async with asyncio.TaskGroup() as tasks:
             try:
                 await gateway.start(tasks, log)
-                port = await public.listen(server.host, server.port, setting="server.port")
+                port = await public.listen(
+                    server.host, server.port, setting="server.port", shared=worker
+                )
                 admin_port = await admin.listen(
                     server.admin_host, server.admin_port, setting="server.admin_port"
                 )
                 if handle_signals:
                     _watch_signals(loop, stop, now)
                     _watch_reload(loop, gateway, reread)
+                if worker:
+                    _watch_supervisor(loop, stop)
                 on_ready(Running(gateway, port, admin_port, stop, public))
                 await stop.wait()
                 await _drain(gateway, tasks, now, server)
@@ -141,6 +151,15 @@ def _watch_reload(
             gateway.reload(reread)
 
     loop.add_signal_handler(signal.SIGHUP, on_signal)
+
+
+def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    def on_input() -> None:
+        if not os.read(STDIN, 4096):
+            loop.remove_reader(STDIN)
+            stop.set()
+
+    loop.add_reader(STDIN, on_input)
 
 
 async def _drain(

@@ -53,20 +53,23 @@ class HttpServer:
         self._listener: asyncio.Server | None = None
         self._server = web.Server(self._answer, handler_cancellation=True)
 
-    async def listen(self, host: str, port: int, *, setting: str) -> int:
+    async def listen(self, host: str, port: int, *, setting: str, shared: bool = False) -> int:
         """Listen, and return the port.
 
         Args:
             host: Address.
             port: TCP port; 0: any free one.
             setting: The setting to name in an error.
+            shared: Other processes listen on that port too, and each gets some connections.
 
         Raises:
             StartError: The address can't be had.
         """
         loop = asyncio.get_running_loop()
         try:
-            self._listener = await loop.create_server(self._connect, host, port, backlog=4096)
+            self._listener = await loop.create_server(
+                self._connect, host, port, backlog=4096, reuse_port=shared or None
+            )
         except OSError as error:
             raise StartError(
                 f"{setting}: can't listen on {host}:{port}: {error.strerror or error}.",
