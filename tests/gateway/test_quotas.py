@@ -666,3 +666,30 @@ def test_a_file_that_can_not_be_read_is_told_at_the_start(tmp_path):
 @pytest.mark.parametrize(("limit", "block"), [(0, 1), (999, 1), (1000, 1), (5_000_000, 5000)])
 def test_a_block_is_a_thousandth_of_the_limit(limit, block):
     assert block_of(LimitRule("trial", Unit.REQUESTS, Span.MONTH, limit)) == block
+
+
+def test_a_rule_that_goes_while_its_mark_is_written_grants_nothing_that_is_not_counted():
+    async def scenario():
+        store = FaultyStore()
+        site = Site(store)
+        await site.quotas.start()
+        store.gate.clear()
+        waiting = asyncio.create_task(site.quotas.cover("acme", charged(site)))  # noqa: TID251
+        soon = asyncio.Event()
+        asyncio.get_running_loop().call_soon(soon.set)
+        await soon.wait()
+        site.ledger.keep([])
+        site.quotas.set_rules([])
+        # It isn't granted: whoever waits looks at the rules anew.
+        assert await waiting is Covered.TAKEN
+        store.gate.set()
+        site.quotas.set_rules(site.rules)
+        await site.quotas.aclose()
+        assert store.load("")[KEY] >= site.granted["acme"]
+
+    def charged(site):
+        charges = site.charge()
+        assert not site.quotas.covers("acme", charges)
+        return charges
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

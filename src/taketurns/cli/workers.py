@@ -63,8 +63,8 @@ async def supervise(commands: Sequence[Sequence[str]]) -> int:
     """
     supervisor = _Supervisor(commands)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stop)
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(asked, supervisor.stop)
     loop.add_signal_handler(signal.SIGHUP, supervisor.pass_on, signal.SIGHUP)
     async with asyncio.TaskGroup() as tasks:
         for number in range(len(commands)):

@@ -199,16 +199,17 @@ class Admission:
         Raises:
             LimitedError: A limit refuses it for now; nothing was charged.
             QuotaUnavailableError: A month's count can't be kept.
-            RequestError: 400: it asks more than a limit allows at all.
+            RequestError: 400: it asks more than a limit allows at all; 403: that is nothing.
         """
         tenant = caller.tenant
-        held = self._held_for(tenant, caller.tier, exchange.record.endpoint, model)
-        plan = held.plan
-        if not held.rules:
-            return
-        now_us = self._clock.now_us()
-        month = self._quotas.month() if plan.monthly else ""
         while True:
+            # Anew each time: the rules may have changed while it waited.
+            held = self._held_for(tenant, caller.tier, exchange.record.endpoint, model)
+            plan = held.plan
+            if not held.rules:
+                return
+            now_us = self._clock.now_us()
+            month = self._quotas.month() if plan.monthly else ""
             result = plan.admit(amounts, now_us=now_us, month=month)
             if isinstance(result, Denied):
                 self._tell_standing(exchange, held, now_us, month)
@@ -223,7 +224,7 @@ class Admission:
                 raise QuotaUnavailableError("the store of quotas can't be written")
             if covered is Covered.YES:
                 break
-            # Other gateways have used the month up meanwhile: look again.
+            # Other gateways have used the month up meanwhile, or the rules have changed.
             admittance.settle(None)
         if held.shared and self._sharing is not None:
             taken = await self._take_shared(self._sharing, exchange, held, tenant, amounts)
@@ -300,8 +301,9 @@ class Admission:
         self, denied: Denied, tenant: str, amounts: Amounts, now_us: int
     ) -> TaketurnsError:
         if denied.never:
-            self._on_refusal(denied.never[0].name, "enforce")
-            return _too_large(denied.never[0], amounts)
+            rule = min(denied.never, key=lambda item: item.max > 0)
+            self._on_refusal(rule.name, "enforce")
+            return _too_large(rule, amounts) if rule.max else _not_allowed(rule)
         # The rule that lets it in last; one of which nobody knows when comes first.
         status = max(denied.statuses, key=lambda item: (item.wait_us is None, item.wait_us or 0))
         rule = status.rule
@@ -351,6 +353,15 @@ def limit_in_words(rule: LimitRule) -> str:
     if rule.span is Span.PARALLEL:
         return f"{rule.max} requests at once"
     return f"{rule.max} {unit_of(rule).replace('_', ' ')} per {per_of(rule)}"
+
+
+def _not_allowed(rule: LimitRule) -> RequestError:
+    return RequestError(
+        403,
+        "not_allowed",
+        f"Limit {rule.name} lets nothing pass here.",
+        hint="Ask your operator: waiting or sending less does not help.",
+    )
 
 
 def _too_large(rule: LimitRule, amounts: Amounts) -> RequestError:

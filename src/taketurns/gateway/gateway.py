@@ -34,6 +34,7 @@ from taketurns.gateway.relay import send_whole
 from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
 from taketurns.gateway.sagemaker import Invocation, read_invocation
+from taketurns.gateway.shadow_log import ShadowLog
 from taketurns.gateway.urgency import caller_of, urgency_of
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import EngineState
@@ -91,6 +92,7 @@ class Gateway:
         self._probes = Probes(clock)
         self._tasks: asyncio.TaskGroup | None = None
         self.metrics.quotas_failing.set_function(lambda: self.admission.failing)
+        self._shadow_log = ShadowLog(clock)
         self.ready = True
         self.draining = False
         self.active: dict[asyncio.Task[object], Exchange] = {}
@@ -467,7 +469,7 @@ class Gateway:
     def _count_limit(self, rule: str, mode: str) -> None:
         self.metrics.count_limit(rule, mode)
         if mode == "shadow":
-            LOG.info("limit %s would have refused a request (shadow)", rule)
+            self._shadow_log.count(rule)
 
     def log_failed(self, error: OSError) -> None:
         """Say that the request log can't be written; requests are served all the same."""

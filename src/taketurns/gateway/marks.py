@@ -27,10 +27,11 @@ class Mark:
         kept: What the store has confirmed, at most.
         asked: What it's being asked for, or ``kept``.
         shifted: By how much others have moved it since this object was made.
+        gone: Its rule is no more: nothing is granted of it that isn't covered yet.
         waiting: What of the count isn't granted yet: requests that wait for the store.
     """
 
-    __slots__ = ("asked", "block", "counter", "kept", "key", "rule", "shifted", "waiting")
+    __slots__ = ("asked", "block", "counter", "gone", "kept", "key", "rule", "shifted", "waiting")
 
     def __init__(self, key: QuotaKey, counter: MonthCount, kept: int) -> None:
         self.key = key
@@ -39,6 +40,7 @@ class Mark:
         self.rule: LimitRule | None = None
         self.block = 1
         self.shifted = 0
+        self.gone = False
         self.waiting = 0
 
     @property
@@ -95,8 +97,10 @@ class Need:
         return self.mark.kept < self.up_to and not self.mark.over
 
     def taken(self) -> bool:
-        """Tell whether others have taken meanwhile what was left of the limit."""
+        """Tell whether others have taken meanwhile what was left of the limit, or it is gone."""
         rule = self.mark.rule
+        if self.mark.gone:
+            return True
         return rule is not None and self.mark.shifted != 0 and self.up_to > rule.max
 
     def end(self) -> None:

@@ -161,9 +161,12 @@ class Quotas:
         counted = self._ledger.months()
         for place, mark in list(self._marks.items()):
             if place not in counted:
+                # What it's being raised to may be granted by nobody: it's not confirmed.
                 self._stored[mark.key] = mark.kept
+                mark.gone = True
                 del self._marks[place]
         self._restore()
+        self._wake()
 
     def covers(self, tenant: str, charges: Sequence[Charge]) -> bool:
         """Tell whether a request that was just charged may run at once. O(charges).
