@@ -100,6 +100,32 @@ def test_what_cant_change_is_refused_whole_and_named(play):
     play(scenario)
 
 
+def test_an_engine_that_is_left_out_gets_nothing_more_and_finishes_what_it_has(play, chat_model):
+    engines = tuple(
+        {"url": f"http://fake:{8 + number}", "name": f"gpu-{number}", "slots": 1}
+        for number in (0, 1)
+    )
+
+    async def scenario(site):
+        site.engines["gpu-1"].hold()
+        held = [*await site.fill(), site.start(site.chat())]
+        await site.until(lambda: site.engines["gpu-1"].calls)
+        waiting = site.start(site.chat())
+        await site.queued("chat", 1)
+        assert reload(site, models={"chat": {"engines": (engines[1],)}})
+        slots = {state.name: state.slots for state in site.pool("chat").availability.states()}
+        assert slots == {"gpu-0": 0, "gpu-1": 1}
+        site.engines["gpu-0"].release()
+        site.engines["gpu-1"].release()
+        for task in [*held, waiting]:
+            assert (await task).status == 200
+        assert len(site.engines["gpu-0"].calls) == 1
+        # It is known no longer: it comes back with a restart.
+        assert not reload(site, models={"chat": {"engines": engines}})
+
+    play(scenario, models={"chat": chat_model(engines=list(engines))})
+
+
 def test_a_file_with_faults_changes_nothing(play):
     async def scenario(site):
         before = site.gateway.config

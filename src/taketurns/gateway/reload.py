@@ -3,7 +3,8 @@
 
 What can change without a restart: the tenants (new ones, their tiers, weights,
 caps, keys), the limits, how long tiers let requests wait and their wait
-targets, who may use a model, its quantum, and how many slots its engines have.
+targets, who may use a model, its quantum, how many slots its engines have, and
+that an engine is left out: what runs there goes on.
 A file that changes anything else is refused whole, and the configuration in
 force stays.
 """
@@ -12,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taketurns.config import pools as facts
-from taketurns.config.engines import EmbeddedEngineConfig
+from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig
 from taketurns.config.model import Config
+from taketurns.config.served import ModelConfig
 from taketurns.errors import ConfigError, ConfigFault
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.build import Pools, served_model
@@ -44,7 +46,7 @@ def check_reload(old: Config, new: Config) -> None:
     """
     faults = [
         ConfigFault(_written(path), "can't change while the gateway runs", hint=RESTART)
-        for path in _differences((), old.model_dump(), new.model_dump())
+        for path in _differences((), _without_removed(old, new), new.model_dump())
     ]
     faults += [
         ConfigFault(
@@ -56,7 +58,7 @@ def check_reload(old: Config, new: Config) -> None:
         for index, part in enumerate(section.engines)
         if not faults
         and isinstance(part, EmbeddedEngineConfig)
-        and part.slots != old.models[name].engines[index].slots
+        and part.slots != _engine_of(old.models[name], facts.engine_names(section)[index]).slots
     ]
     faults += [
         ConfigFault(
@@ -87,6 +89,24 @@ def apply_reload(pools: Pools, admission: Admission, config: Config) -> None:
         for tenant in wanted.tenants:
             pool.turns.set_tenant(tenant)
         pool.availability.configure(section)
+
+
+def _engine_of(model: ModelConfig, name: str) -> EngineConfig:
+    return dict(zip(facts.engine_names(model), model.engines, strict=True))[name]
+
+
+def _without_removed(old: Config, new: Config) -> dict[str, Any]:
+    """Return a configuration without the engines that another leaves out, and those alone."""
+    dump = old.model_dump()
+    for name in old.models.keys() & new.models.keys():
+        left = facts.engine_names(new.models[name])
+        names = facts.engine_names(old.models[name])
+        if left == tuple(engine for engine in names if engine in left):
+            engines = dump["models"][name]["engines"]
+            dump["models"][name]["engines"] = tuple(
+                part for engine, part in zip(names, engines, strict=True) if engine in left
+            )
+    return dump
 
 
 def _differences(path: tuple[str, ...], old: Any, new: Any) -> Iterator[tuple[str, ...]]:
