@@ -6,7 +6,7 @@
 
 The table that follows each ``<!-- simulated: NAME FIGURE ... -->`` is written anew from
 ``benchmarks/results/simulated/NAME.json``. With ``--run``, those are recorded first, with
-``taketurns simulate NAME --json``: minutes each.
+``taketurns simulate NAME --json`` or as RECIPES says: seconds to minutes each.
 """
 
 import json
@@ -20,6 +20,26 @@ DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results" / "simulated"
 PAGES = [*sorted((DOCS / "explanation").glob("*.md")), *sorted((DOCS / "howto").glob("*.md"))]
 MARK = re.compile(r"(<!-- simulated: (\S+) (.*?) -->)\n(?:\|.*\n)*")
+
+OURS = "schedulers.ours"
+HORIZONS = [
+    *("--only", "ours", "--seeds", "8"),
+    *("--sweep", f"{OURS}.horizon=0,16,24,32,64,128,all"),
+]
+RECIPES = {
+    "horizon-in-out": ["vtc-in-out", *HORIZONS],
+    "horizon-overload": ["vtc-overload", *HORIZONS],
+    "horizon-lognormal": ["lognormal", *HORIZONS],
+    "quantum": [
+        *("vtc-short-long", "--only", "ours", "--seeds", "8"),
+        *("--sweep", f"{OURS}.quantum=20,100,500,3000,20000"),
+    ],
+    "debt": [
+        *("vtc-in-out", "--only", "ours", "--seeds", "3"),
+        *("--sweep", f"{OURS}.debt_rounds=16,64,256,1000"),
+    ],
+}
+"""Results that are a scenario with options; all others are called like their scenario."""
 
 HEADS = {
     "average_difference": "average difference",
@@ -90,7 +110,8 @@ def pages() -> dict[Path, str]:
 
 def record(name: str) -> None:
     """Run a scenario and keep its result."""
-    command = [sys.executable, "-m", "taketurns", "simulate", name, "--json"]
+    recipe = RECIPES.get(name, [name])
+    command = [sys.executable, "-m", "taketurns", "simulate", *recipe, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True)  # noqa: S603 - our own command
     RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_bytes(done.stdout)

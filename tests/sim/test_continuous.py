@@ -6,8 +6,12 @@ from dataclasses import replace
 import pytest
 from sim.conftest import ROUND, asks
 
+from taketurns.core.cost import RequestsCost
+from taketurns.core.model import PoolRules, Tier
 from taketurns.sim.engines.continuous import ContinuousEngine
 from taketurns.sim.schedulers.fcfs import FirstCome
+from taketurns.sim.schedulers.predictors import Nothing
+from taketurns.sim.schedulers.round_robin import RoundRobin
 
 
 def first_come(_around):
@@ -91,3 +95,19 @@ def test_several_engines_share_what_waits(play):
     assert sorted(request.engine for request in requests) == [0, 1, 2, 3]
     assert len({request.finished_us for request in requests}) == 1
     assert [engine.idle for engine in watched.run.engines] == [True] * 4
+
+
+def test_what_is_granted_while_others_wait_is_taken_at_the_end_of_a_step(play):
+    """Slots are kept for the quiet tenant: it starts though the noisy one has a backlog."""
+
+    def make(around):
+        rules = PoolRules(quantum=1_000, headroom_percent=50)
+        return RoundRobin(rules, (Tier("all"),), RequestsCost(), Nothing(), around, slots=2)
+
+    noisy = [asks(f"n{at}", tokens=(5, 60), tenant="noisy") for at in range(3)]
+    quiet = asks("q", 30_500, tokens=(5, 2), tenant="quiet")
+    profile = replace(ROUND, step_token_us=0, step_request_us=0)
+    play(make, [*noisy, quiet], profile=profile)
+    # Prefill until 50; steps end at 1050, 2050, ...
+    assert quiet.admitted_us == 31_050
+    assert noisy[1].admitted_us > quiet.admitted_us

@@ -222,3 +222,41 @@ def test_a_trace_that_is_not_there_is_a_fault(tmp_path):
     section = Section({"file": "nowhere.csv", "format": "vtc"})
     with pytest.raises(ConfigError, match=r"nowhere\.csv"):
         list(read_trace(section, tmp_path)(Random(0)))
+
+
+def servegen(folder, **value):
+    client = {
+        "client": 7,
+        "rate_rps": [0.0, 2.0, 0.5],
+        "cv_max": [0.0, 2.0, 1.0],
+        "q": [0.01, 0.5, 0.99],
+        "input_q": [10, 100, 1000],
+        "output_q": [5, 50, 500],
+    }
+    (folder / "clients").write_text(json.dumps(client) + "\n")
+    section = Section({"file": "clients", "format": "servegen"} | value)
+    return list(read_trace(section, folder)(Random("1")))
+
+
+def test_servegens_clients_send_at_the_rates_of_their_hours(tmp_path):
+    found = servegen(tmp_path)
+    by_hour = [sum(one.arrived_us // 3_600_000_000 == hour for one in found) for hour in range(3)]
+    assert by_hour[0] == 0
+    assert by_hour[1] == pytest.approx(7_200, rel=0.1)
+    assert by_hour[2] == pytest.approx(1_800, rel=0.1)
+    assert statistics.median(one.input_tokens for one in found) == pytest.approx(100, rel=0.1)
+    assert {one.tenant for one in found} == {"client-7"}
+    burst = gaps([one for one in found if one.arrived_us < 7_200e6])
+    assert statistics.stdev(burst) / statistics.mean(burst) == pytest.approx(2, rel=0.15)
+
+
+def test_servegens_clients_can_begin_at_an_hour_faster_and_shorter(tmp_path):
+    found = servegen(tmp_path, hour=1, scale=0.5, tokens_most=60)
+    assert found[0].arrived_us < 60e6
+    assert len(found) == pytest.approx(4_500, rel=0.1)
+    assert max(one.input_tokens for one in found) == 60
+
+
+def test_a_file_that_describes_no_clients_is_a_fault(tmp_path):
+    with pytest.raises(ConfigError, match="is not of this format"):
+        trace(tmp_path, "{}\n", "servegen")

@@ -22,6 +22,7 @@ from taketurns.errors import ConfigError, ConfigFault
 from taketurns.sim.reading import Section
 from taketurns.sim.request import Request
 from taketurns.sim.schedulers.base import TenantFacts
+from taketurns.sim.servegen import generated, read_clients
 from taketurns.units import us_from_s
 
 DATA = files("taketurns.sim") / "data"
@@ -117,6 +118,10 @@ FORMATS: dict[str, Callable[[Iterable[str]], Iterator[Recorded]]] = {
 }
 
 
+SERVEGEN = "servegen"
+"""Format of a file that has no requests but describes clients."""
+
+
 def read_trace(
     section: Section, folder: Path, *, deal: bool = True
 ) -> Callable[[Random], Iterator[Request]]:
@@ -134,14 +139,17 @@ def read_trace(
         ConfigError: A value is missing, unknown or out of range.
     """
     file = section.text("file")
-    kind = section.text("format", options=tuple(FORMATS))
+    kind = section.text("format", options=(*FORMATS, SERVEGEN))
     speed = section.number("speed", 1.0, 1e-6)
     limit = section.whole("tokens_most", 1_000_000, 1)
     model = section.text("model", "")
     dealt = section.section("assign")
     tenants, exponent = dealt.whole("tenants", 10, 1), dealt.number("exponent", 1.0, 0, 10)
     dealt.done()
+    hour, scale = section.whole("hour", 0), section.number("scale", 1.0, 1e-6)
     section.done()
+    if kind == SERVEGEN:
+        return _servegen(file, folder, hour, scale, limit)
     shares = list(accumulate((rank + 1) ** -exponent for rank in range(tenants)))
 
     if kind == "request-log":
@@ -163,6 +171,22 @@ def read_trace(
                     min(limit, max(1, recorded.output_tokens)),
                     us_from_s(recorded.arrived_s / speed),
                 )
+
+    return requests
+
+
+def _servegen(
+    file: str, folder: Path, hour: int, scale: float, limit: int
+) -> Callable[[Random], Iterator[Request]]:
+    def requests(random: Random) -> Iterator[Request]:
+        with open_text(file, folder) as lines:
+            try:
+                clients = read_clients(lines)
+            except (KeyError, ValueError, TypeError, OSError) as error:
+                raise ConfigError(
+                    [ConfigFault("trace.file", f"is not of this format: {error!r}")], source=file
+                ) from error
+        yield from generated(clients, str(random.random()), hour, scale, limit)
 
     return requests
 

@@ -125,13 +125,15 @@ class ContinuousEngine:
         self._open = False
         if self._since < steps_between:
             self._decode(min(steps_between - self._since, to_finish))
-        elif self._scheduler.waiting and not self._scheduler.keeps_head:
-            self._decode(1)
-        elif self._scheduler.waiting:
-            self._decode(self._steps_until_fit(to_finish))
-        else:
+            return
+        head = self._scheduler.head(self.number)
+        if head is None:
             self._open = True
             self._decode(to_finish)
+        elif self._scheduler.keeps_head:
+            self._decode(self._steps_until_fit(head, to_finish))
+        else:
+            self._decode(1)
 
     # Admission
 
@@ -183,10 +185,9 @@ class ContinuousEngine:
                 return False
         return placed or held + own + (count + 1) * own_last < pool
 
-    def _steps_until_fit(self, to_finish: int) -> int:
+    def _steps_until_fit(self, head: Request, to_finish: int) -> int:
         """Return after how many steps the head fits, or the first that runs has finished."""
-        head = self._scheduler.head(self.number)
-        if head is None or len(self._running) >= self._profile.requests_max:
+        if len(self._running) >= self._profile.requests_max:
             return to_finish
         for steps in range(1, to_finish):
             if self._fits(head, self._step + steps):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from taketurns.core.cost import EmaCost
 from taketurns.sim.request import Request
 from taketurns.sim.schedulers.base import TenantFacts
-from taketurns.sim.schedulers.predictors import Predictor
+from taketurns.sim.schedulers.predictors import Nothing, Predictor
 
 
 class LeastCounter:
@@ -48,6 +48,9 @@ class LeastCounter:
         self._backlogged: dict[str, deque[Request]] = {}
         self._running: dict[int, dict[str, Request]] = {}
         self._last_left = ""
+        self._as_it_streams = cost.horizon == 0 and isinstance(predictor, Nothing)
+        self._seen: dict[int, int] = {}
+        self._counts: dict[int, dict[str, int]] = {}
         self.waiting = 0
 
     def arrived(self, request: Request) -> bool:
@@ -86,8 +89,19 @@ class LeastCounter:
         request.standing = 0
         self._charge(request, self._cost.charge(request.input_tokens, request.expected))
         self._running.setdefault(engine, {})[request.id] = request
+        if self._as_it_streams:
+            counts = self._counts.setdefault(engine, {})
+            counts[tenant] = counts.get(tenant, 0) + 1
 
     def decoded(self, engine: int, step: int) -> None:
+        since = self._seen.get(engine, 0)
+        self._seen[engine] = step
+        if self._as_it_streams:
+            # What the loop below comes to, without looking at each request.
+            cost = self._cost.output_weight * (step - since)
+            for tenant, running in self._counts.get(engine, {}).items():
+                self._counters[tenant] += running * cost / self._weights.get(tenant, 1)
+            return
         for request in self._running.get(engine, {}).values():
             produced = request.produced(step)
             self._charge(
@@ -95,7 +109,13 @@ class LeastCounter:
             )
 
     def finished(self, request: Request) -> None:
-        del self._running[request.engine][request.id]
+        engine = request.engine
+        del self._running[engine][request.id]
+        if self._as_it_streams:
+            counts = self._counts[engine]
+            counts[request.tenant] -= 1
+            steps = self._seen[engine] - request.start_step
+            request.standing += self._cost.output_weight * steps
         final = self._cost.used(request.input_tokens, request.output_tokens)
         assert final is not None
         self._charge(request, final)

@@ -86,6 +86,7 @@ def _read_round_robin(section: Section, *, shared_queue: bool = False) -> Inner:
         queue_max=section.whole("queue_max", 100_000_000, 1),
         batch=_batch(section),
         shared_queue=shared_queue,
+        headroom_percent=section.whole("headroom", 0, 0, 90),
     )
     tiers, cost = read_tiers(section), _cost(section)
     settle = section.whole("settle_cost", 1, 1)
@@ -117,6 +118,8 @@ def _batch(section: Section) -> BatchRules | None:
 
 def _round_robin(section: Section) -> Factory:
     slots = section.whole_or_none("slots", None, "fit", 1)
+    if slots is None and section.raw("headroom"):
+        raise section.fault("headroom", "goes with slots only", "Say how many slots there are.")
     inner = _read_round_robin(section)
     return lambda around: inner(around, slots)
 
