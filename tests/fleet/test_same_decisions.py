@@ -77,3 +77,17 @@ def test_more_expire_than_one_step_takes():
     for _ in range(5):
         both.submit("a", "gold", deadline_us=0)
     assert len(both.advance()) == 5
+
+
+def test_a_floor_loses_its_credit_though_nothing_waits():
+    tiers = [Tier("gold"), Tier("silver", floor_percent=25)]
+    both = ThreeSideBySide(PoolRules(quantum=1), tiers)
+    both.set_engine("one", 1)
+    both.submit("d", "silver", cost=2)
+    both.submit("a", "gold", cost=9)
+    both.advance()
+    both.finish("t1")
+    both.submit("a", "gold", cost=9)
+    both.cancel("t0")
+    both.cancel("t2")
+    both.advance()

@@ -304,7 +304,8 @@ local function advance(steps)
     if steps == 0 and #due > 0 then return own, 'more' end
   end
   if now < S.opens then return own, 'done' end
-  while S.waiting > 0 and free_engine() do
+  -- Where floors count, choosing takes note of tiers that have nothing, though it finds nothing.
+  while (S.waiting > 0 or not S.plain) and free_engine() do
     if steps <= 0 then return own, 'more' end
     local gateway, decision = grant()
     if gateway == nil then break end
