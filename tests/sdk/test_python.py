@@ -115,6 +115,29 @@ def test_cohere_version_2_chats_embeds_and_reranks(served, kind):
     play(scenario, kind, served, "v2")
 
 
+def test_cohere_cuts_long_texts_where_it_is_told_to(served):
+    async def scenario(co):
+        def embed(*texts, **more):
+            asked = {"model": "minilm", "input_type": "search_document", **more}
+            return co.embed(texts=list(texts), **asked).embeddings.float_
+
+        cats, stones = embed("cat " * 200, "stone " * 200)
+        long = "cat " * 600 + "stone " * 600
+
+        def like(vector, other):
+            return sum(a * b for a, b in zip(vector, other, strict=True))
+
+        (kept_begin,), (kept_end,) = embed(long), embed(long, truncate="START")
+        assert like(kept_begin, cats) > 0.8 > like(kept_begin, stones)
+        assert like(kept_end, stones) > 0.8 > like(kept_end, cats)
+        assert embed(long, truncate="END") == [kept_begin]
+        for more in ({}, {"max_tokens": 16}):
+            with pytest.raises(cohere.BadRequestError, match="tokens"):
+                embed(long, truncate="NONE", **more)
+
+    play(scenario, 0, served, "v2")
+
+
 @both
 def test_cohere_version_1_chats_embeds_reranks_and_tokenizes(served, kind):
     async def scenario(co):
