@@ -77,13 +77,13 @@ def keys_create(
 ) -> None:
     """Make an API key and print it: the only time that it can be seen."""
     from taketurns.config.faults import suggestion
-    from taketurns.config.load import load
+    from taketurns.config.stored import load_stored
     from taketurns.gateway.auth import mint
     from taketurns.ports.stores import KeyRecord
     from taketurns.stores.choose import key_store
     from taketurns.system import wall_time_s
 
-    config = load(config_file)
+    config = load_stored(config_file)
     if tenant not in config.tenants:
         hint = suggestion(tenant, config.tenants.keys(), what="tenants")
         raise typer.BadParameter(f"there is no tenant {tenant!r}. {hint}", param_hint="--tenant")
@@ -119,11 +119,11 @@ def keys_create(
 @keys.command("list")
 def keys_list(*, config_file: ConfigFile = CONFIG_FILE, as_json: AsJson = False) -> None:
     """List the keys: those in the file, and those in the store."""
-    from taketurns.config.load import load
+    from taketurns.config.stored import load_stored
     from taketurns.gateway.auth import configured_keys
     from taketurns.stores.choose import key_store
 
-    config = load(config_file)
+    config = load_stored(config_file)
     found = [("file", record) for record in configured_keys(config)]
     store = key_store(config.store)
     if store is not None:
@@ -168,12 +168,12 @@ def keys_revoke(
     as_json: AsJson = False,
 ) -> None:
     """Revoke a key; running gateways refuse it within 5 seconds."""
-    from taketurns.config.load import load
+    from taketurns.config.stored import load_stored
     from taketurns.gateway.auth import configured_keys
     from taketurns.stores.choose import key_store
     from taketurns.system import wall_time_s
 
-    config = load(config_file)
+    config = load_stored(config_file)
     for record in configured_keys(config):
         if record.public_id == public_id:
             raise StoreError(

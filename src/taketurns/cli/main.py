@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from taketurns.cli import admin, demo, explain, fleet, output, replay, serve, simulate
+from taketurns.cli import admin, demo, explain, fleet, output, replay, serve, simulate, usage
 from taketurns.errors import TaketurnsError
 
 app = typer.Typer(
@@ -57,6 +57,7 @@ app.command("replay")(replay.replay)
 app.command("fit")(replay.fit)
 app.command("fleet")(fleet.fleet)
 app.command("schema")(admin.schema)
+app.command("usage")(usage.usage)
 app.add_typer(admin.keys, name="keys")
 app.add_typer(admin.models, name="models")
 

@@ -31,6 +31,15 @@ def load(path: str | os.PathLike[str], *, env: Mapping[str, str] | None = None) 
     Raises:
         ConfigError: With every fault of the file.
     """
+    return parse(read(path), os.fspath(path), env=env)
+
+
+def read(path: str | os.PathLike[str]) -> str:
+    """Return the text of a configuration file.
+
+    Raises:
+        ConfigError: It can't be read, or is no text.
+    """
     source = os.fspath(path)
     try:
         with FilePath(path).open("rb") as file:
@@ -48,7 +57,7 @@ def load(path: str | os.PathLike[str], *, env: Mapping[str, str] | None = None) 
         line = raw.count(b"\n", 0, error.start) + 1
         problem = f"is not UTF-8: line {line} holds the byte 0x{raw[error.start]:02x}"
         raise _unread(source, problem, "Save the file as UTF-8.") from None
-    return parse(text, source, env=env)
+    return text
 
 
 def parse(text: str, source: str, *, env: Mapping[str, str] | None = None) -> Config:
@@ -78,7 +87,7 @@ def _parse(text: str, env: Mapping[str, str]) -> Config:
         hint = "Write server, tiers, models and tenants there: see examples/taketurns.yaml."
         raise ConfigError([ConfigFault("", f"the file {problem}", hint=hint)])
     tree = build(root)
-    expander = _Expander(env)
+    expander = Expander(env)
     data = expander.value(tree.data, ())
     found = [
         (path, ConfigFault(path_text(path), problem, hint=hint))
@@ -121,7 +130,7 @@ def _unread(source: str, problem: str, hint: str) -> ConfigError:
     return ConfigError([ConfigFault("", f"the file {problem}", hint=hint)], source=source)
 
 
-class _Expander:
+class Expander:
     """Puts the environment's values in place of ``${NAME}`` and ``${NAME:-default}``.
 
     ``$${`` stands for ``${`` itself. The result is text even where it looks

@@ -195,6 +195,9 @@ def _key_line(line: str) -> str:
     )
 
 
+KeyLine = Annotated[str, AfterValidator(_key_line)]
+
+
 def _weight(weight: int) -> int:
     if 1 <= weight <= WEIGHT_MAX:
         return weight
@@ -217,14 +220,15 @@ class TenantConfig(Section):
     min_priority: Annotated[Whole, between(0, PRIORITY_MAX)] = 0
     """Most urgent priority its requests may have, 0 to 999; lower numbers become it. Default 0."""
 
-    keys: tuple[Annotated[str, AfterValidator(_key_line)], ...] = ()
+    keys: tuple[KeyLine, ...] = ()
     """API keys as ``PUBLIC_ID:SHA256``, beside those in the store. Default: none."""
 
     suspended: Flag = False
     """Refuse all its keys. Default false."""
 
 
-def _store(value: str) -> str:
+def store_setting(value: str) -> str:
+    """Check where keys, months and usage are kept."""
     if value == "memory" or (value.startswith(SQLITE) and not value.endswith("/")):
         return value
     if value.startswith(POSTGRES) and " " not in value:
@@ -272,8 +276,8 @@ class Config(Section):
     time_zone: TimeZone = "UTC"
     """Where months begin that limits count: a name such as ``Europe/Berlin``. Default UTC."""
 
-    store: Annotated[str, AfterValidator(_store)] = "memory"
-    """Where API keys and month quotas are kept: ``memory`` (keys only in this file), a
+    store: Annotated[str, AfterValidator(store_setting)] = "memory"
+    """Where API keys, month quotas and usage are kept: ``memory`` (keys only in this file), a
     SQLite file as ``sqlite:///absolute/path.db`` or ``sqlite://./relative/path.db``, for one
     gateway, or a PostgreSQL database as ``postgresql://USER:PASSWORD@HOST/NAME``, for any number
     of them. Default memory."""
@@ -295,6 +299,10 @@ class Config(Section):
     gateway_id: Name | None = None
     """This gateway's name in the fleet; what follows it makes it unique. Default null: the
     machine's name."""
+
+    usage_days: Annotated[Whole, between(0, 10_000)] = 400
+    """How many days the store keeps what tenants used, today included; 0: it isn't kept.
+    Default 400."""
 
     @property
     def store_path(self) -> Path | None:

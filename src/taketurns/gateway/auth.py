@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol
 
 from taketurns.config.model import Config
 from taketurns.config.quantities import PUBLIC_ID_PATTERN
+from taketurns.config.stored import Stored
 from taketurns.errors import RequestError
 from taketurns.ports.stores import KeyRecord
 from taketurns.stores import choose
@@ -76,7 +77,7 @@ def fingerprint(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def configured_keys(config: Config) -> tuple[KeyRecord, ...]:
+def configured_keys(config: Config | Stored) -> tuple[KeyRecord, ...]:
     """Return the keys that stand in the configuration itself."""
     records: list[KeyRecord] = []
     for name, tenant in config.tenants.items():

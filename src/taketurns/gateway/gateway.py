@@ -27,7 +27,7 @@ from taketurns.gateway.coordination import Coordination
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.failed_auth import FailedAuth
 from taketurns.gateway.held_bytes import HeldBytes
-from taketurns.gateway.key_directory import KeyDirectory
+from taketurns.gateway.key_directory import key_directory
 from taketurns.gateway.probes import Probes
 from taketurns.gateway.problems import DrainingError, MethodError, problem_of
 from taketurns.gateway.relay import send_whole
@@ -36,6 +36,7 @@ from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
 from taketurns.gateway.sagemaker import Invocation, read_invocation
 from taketurns.gateway.shadow_log import ShadowLog
 from taketurns.gateway.urgency import caller_of, urgency_of
+from taketurns.gateway.usage import usage_ledger
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import EngineState
 from taketurns.stores import choose
@@ -102,7 +103,11 @@ class Gateway:
         self._directory = key_directory(config, clock)
         path = config.store_path
         self._lock = None if path is None else SqliteLock(path)
-        self.metrics.keys_failing.set_function(lambda: self._keys_failing)
+        self._usage = usage_ledger(config, clock)
+        self.metrics.usage_failing.set_function(lambda: bool(self._usage and self._usage.failing))
+        self.metrics.keys_failing.set_function(
+            lambda: bool(self._directory and self._directory.failing)
+        )
         self.metrics.alone.set_function(lambda: self.coordination.alone)
         self._auth = self._authenticator(config)
         self._failed_auth = FailedAuth(config.server.auth_failures_max)
@@ -158,6 +163,8 @@ class Gateway:
         await self.coordination.aclose()
         await self.admission.aclose()
         self._auth.close()
+        if self._usage is not None:
+            await self._usage.aclose()
         if self._directory is not None:
             await self._directory.aclose()
         if self._lock is not None:
@@ -191,10 +198,6 @@ class Gateway:
         ttl_us = KEY_TTL_US if self._directory is None else 0
         stores = key_stores(config, self._directory)
         return Authenticator(stores, active_tenants(config), ttl_us=ttl_us)
-
-    @property
-    def _keys_failing(self) -> bool:
-        return self._directory is not None and self._directory.failing
 
     def announce_stop(self) -> None:
         """Say that it's not ready; what comes all the same is taken."""
@@ -460,6 +463,8 @@ class Gateway:
         if exchange.sent_us is not None:
             record.first_byte_s = s_from_us(exchange.sent_us - exchange.arrived_us)
         self.metrics.count(record)
+        if self._usage is not None:
+            self._usage.count(record)
         if self._log is not None:
             self._log.write(record)
 
@@ -481,13 +486,6 @@ class Gateway:
 
     def _count_batch(self, model: str, items: int) -> None:
         self.metrics.count_batch(model, items)
-
-
-def key_directory(config: Config, clock: Clock) -> KeyDirectory | None:
-    """Return what holds the keys of a store over the network; None where that is a file."""
-    if not choose.is_postgres(config.store):
-        return None
-    return KeyDirectory(choose.postgres_keys(config.store), clock)
 
 
 def _broken_off(exchange: Exchange) -> TaketurnsError:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from taketurns.config.model import Config
 from taketurns.errors import StoreError
 from taketurns.ports.clock import Clock, Timer
 from taketurns.ports.stores import KeyRecord
+from taketurns.stores import choose
 from taketurns.units import US_PER_S
 
 LOG = logging.getLogger(__name__)
@@ -129,3 +131,10 @@ class KeyDirectory:
         elif error is not None and not self.failing:
             LOG.error("changes of keys are not seen, those known go on to work: %s", error)
         self.failing = error is not None
+
+
+def key_directory(config: Config, clock: Clock) -> KeyDirectory | None:
+    """Return what holds the keys of a store over the network; None where that is a file."""
+    if not choose.is_postgres(config.store):
+        return None
+    return KeyDirectory(choose.postgres_keys(config.store), clock)

@@ -187,3 +187,78 @@ class QuotaStore(Protocol):
     def close(self) -> None:
         """Give back what is held open; the next call opens it again."""
         ...
+
+
+class UsageKey(NamedTuple):
+    """What usage is added up by.
+
+    Attributes:
+        day: Such as ``"2026-11-30"``, in the configured time zone; days are ordered as text.
+        tenant: Whose it is.
+        model: As configured; "" where the request named none.
+        endpoint: What it asked for.
+    """
+
+    day: str
+    tenant: str
+    model: str
+    endpoint: str
+
+
+class Usage(NamedTuple):
+    """What was used.
+
+    Attributes:
+        requests: Requests that were executed, or may have been.
+        refusals: Requests that were not: refused, expired, or cancelled before.
+        input_tokens: Tokens of input.
+        output_tokens: Tokens of answers.
+        cost: In the cost unit of the model's pool.
+    """
+
+    requests: int = 0
+    refusals: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: int = 0
+
+    def plus(self, other: "Usage") -> "Usage":
+        """Return both together."""
+        return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
+
+
+class UsageStore(Protocol):
+    """Adds up what is used.
+
+    Contract, checked for every implementation by
+    :func:`taketurns.testing.contracts.check_usage_store`:
+
+    * Calls are synchronous, and come one at a time from one thread.
+    * A batch is added whole or not at all, and once: a number that isn't above the last
+      of its writer adds nothing.
+
+    Every method but ``close`` raises ``StoreUnavailableError`` where the store can't be
+    reached, is full, or is locked; and ``StoreError`` where it can't be used at all.
+    """
+
+    def add(self, writer: str, number: int, used: Mapping[UsageKey, Usage]) -> None:
+        """Add a batch.
+
+        Args:
+            writer: The process's own name, not used by one before.
+            number: Of the batch, from 1.
+            used: At least one row.
+        """
+        ...
+
+    def read(self, since: str, until: str) -> dict[UsageKey, Usage]:
+        """Return the rows of days from ``since`` to ``until``, both included."""
+        ...
+
+    def forget_before(self, day: str) -> None:
+        """Delete the rows of earlier days."""
+        ...
+
+    def close(self) -> None:
+        """Give back what is held open; the next call opens it again."""
+        ...

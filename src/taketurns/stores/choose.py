@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taketurns.errors import StartError
-from taketurns.ports.stores import KeyStore, QuotaStore
+from taketurns.ports.stores import KeyStore, QuotaStore, UsageStore
 from taketurns.stores.sqlite import SqliteKeyStore
 from taketurns.stores.sqlite_quotas import SqliteQuotaStore
+from taketurns.stores.sqlite_usage import SqliteUsageStore
 
 if TYPE_CHECKING:
     from taketurns.stores.postgres import PostgresKeyStore
     from taketurns.stores.postgres_quotas import PostgresQuotaStore
+    from taketurns.stores.postgres_usage import PostgresUsageStore
 
 SQLITE = "sqlite://"
 POSTGRES = ("postgresql://", "postgres://")
@@ -56,6 +58,18 @@ def quota_store(store: str) -> QuotaStore | None:
     return _postgres_quotas(store) if is_postgres(store) else None
 
 
+def usage_store(store: str) -> UsageStore | None:
+    """Return where usage is kept; None: nowhere.
+
+    Raises:
+        StartError: A package is missing.
+    """
+    path = sqlite_path(store)
+    if path is not None:
+        return SqliteUsageStore(path)
+    return _postgres_usage(store) if is_postgres(store) else None
+
+
 def postgres_keys(store: str) -> "PostgresKeyStore":
     """Return where keys are kept in a PostgreSQL database.
 
@@ -75,6 +89,14 @@ def _postgres_quotas(store: str) -> "PostgresQuotaStore":
     except ImportError as error:
         raise _missing() from error
     return PostgresQuotaStore(store)
+
+
+def _postgres_usage(store: str) -> "PostgresUsageStore":
+    try:
+        from taketurns.stores.postgres_usage import PostgresUsageStore
+    except ImportError as error:
+        raise _missing() from error
+    return PostgresUsageStore(store)
 
 
 def _missing() -> StartError:

@@ -5,7 +5,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from taketurns.errors import StoreError
-from taketurns.ports.stores import MONTHS_KEPT, NO_BOUNDS, Bound, KeyRecord, QuotaKey, Raised
+from taketurns.ports.stores import (
+    MONTHS_KEPT,
+    NO_BOUNDS,
+    Bound,
+    KeyRecord,
+    QuotaKey,
+    Raised,
+    Usage,
+    UsageKey,
+)
 
 
 class MemoryKeyStore:
@@ -82,6 +91,29 @@ class MemoryQuotaStore:
         gone = set(earlier[:-MONTHS_KEPT])
         for key in [key for key in self._mark_by_key if key.month in gone]:
             del self._mark_by_key[key]
+
+    def close(self) -> None:
+        """Do nothing: what is in memory stays."""
+
+
+class MemoryUsageStore:
+    """Implements :class:`taketurns.ports.stores.UsageStore`; lost at exit."""
+
+    def __init__(self) -> None:
+        self._used: dict[UsageKey, Usage] = {}
+        self._last: dict[str, int] = {}
+
+    def add(self, writer: str, number: int, used: Mapping[UsageKey, Usage]) -> None:
+        if number > self._last.get(writer, 0):
+            self._last[writer] = number
+            for key, usage in used.items():
+                self._used[key] = self._used.get(key, Usage()).plus(usage)
+
+    def read(self, since: str, until: str) -> dict[UsageKey, Usage]:
+        return {key: used for key, used in self._used.items() if since <= key.day <= until}
+
+    def forget_before(self, day: str) -> None:
+        self._used = {key: used for key, used in self._used.items() if key.day >= day}
 
     def close(self) -> None:
         """Do nothing: what is in memory stays."""

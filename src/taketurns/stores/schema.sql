@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: Apache-2.0
--- Version 2, kept in PRAGMA user_version. Each version adds tables to the one before.
+-- Version 3, kept in PRAGMA user_version. Each version adds tables to the one before.
 
 -- API keys: their hashes, never the keys. Since version 1.
 CREATE TABLE IF NOT EXISTS api_key (
@@ -19,4 +19,25 @@ CREATE TABLE IF NOT EXISTS month_mark (
     tenant TEXT NOT NULL,
     mark   INTEGER NOT NULL CHECK (typeof(mark) = 'integer' AND mark BETWEEN 0 AND 9007199254740992),
     PRIMARY KEY (month, rule, tenant)
+) WITHOUT ROWID;
+
+-- What was used in a day of the configured time zone. Since version 3.
+CREATE TABLE IF NOT EXISTS usage (
+    day           TEXT NOT NULL CHECK (length(day) = 10),
+    tenant        TEXT NOT NULL,
+    model         TEXT NOT NULL,
+    endpoint      TEXT NOT NULL,
+    requests      INTEGER NOT NULL,
+    refusals      INTEGER NOT NULL,
+    input_tokens  INTEGER NOT NULL,
+    output_tokens INTEGER NOT NULL,
+    cost          INTEGER NOT NULL,
+    PRIMARY KEY (day, tenant, model, endpoint)
+) WITHOUT ROWID;
+
+-- The last batch of each writer that is in usage: one that is sent again adds nothing.
+CREATE TABLE IF NOT EXISTS usage_writer (
+    writer TEXT PRIMARY KEY,
+    batch  INTEGER NOT NULL,
+    day    TEXT NOT NULL
 ) WITHOUT ROWID;

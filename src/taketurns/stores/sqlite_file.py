@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taketurns.errors import StoreError, StoreUnavailableError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 BUSY_MS = 250
 """Longest wait for another process's write. Reads never wait in WAL mode: that is all that the

@@ -205,6 +205,11 @@ class Metrics:
             "1 while the counts of month quotas can't be kept.",
             registry=registry,
         )
+        self.usage_failing = Gauge(
+            "taketurns_usage_store_failing",
+            "1 while what tenants use can't be written; it is kept in memory.",
+            registry=registry,
+        )
         self.keys_failing = Gauge(
             "taketurns_key_store_failing",
             "1 while changes of keys can't be read from the database.",

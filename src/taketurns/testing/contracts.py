@@ -8,7 +8,17 @@ Each suite takes an implementation in its first state and raises
 from dataclasses import replace
 
 from taketurns.errors import StoreError
-from taketurns.ports.stores import MONTHS_KEPT, KeyRecord, KeyStore, QuotaKey, QuotaStore, Raised
+from taketurns.ports.stores import (
+    MONTHS_KEPT,
+    KeyRecord,
+    KeyStore,
+    QuotaKey,
+    QuotaStore,
+    Raised,
+    Usage,
+    UsageKey,
+    UsageStore,
+)
 
 
 def check_key_store(store: KeyStore) -> None:
@@ -107,3 +117,33 @@ def _check_forgetting(store: QuotaStore) -> None:
         assert kept == sorted(months * 2), "other months are forgotten than those long over"
     store.forget_before("2020-01")
     assert len(store.load("")) == 2 * MONTHS_KEPT, "months to come are forgotten"
+
+
+def check_usage_store(store: UsageStore) -> None:
+    """Check the contract of :class:`taketurns.ports.stores.UsageStore`.
+
+    Args:
+        store: An empty store.
+    """
+    first = UsageKey("2026-11-29", "acme", "chat", "chat")
+    second = UsageKey("2026-11-30", "acme", "chat", "chat")
+    odd = UsageKey("2026-11-30", "globex", "ü '\"", "embeddings")
+    one = Usage(1, 2, 3, 4, 5)
+
+    assert store.read("", "9") == {}, "the suite wants an empty store"
+    for _ in range(2):
+        store.add("a", 1, {first: one, odd: one})
+        assert store.read("", "9") == {first: one, odd: one}, "a batch is not added once"
+    store.add("a", 2, {first: one, second: Usage(requests=2**40)})
+    store.add("b", 1, {first: one})
+    store.add("a", 1, {first: one})
+    total = {first: Usage(3, 6, 9, 12, 15), second: Usage(requests=2**40), odd: one}
+    assert store.read("", "9") == total, "batches do not add up"
+    assert store.read("2026-11-30", "2026-11-30") == {second: total[second], odd: one}, (
+        "other days are read than those that were asked for"
+    )
+    store.forget_before("2026-11-30")
+    assert store.read("", "9") == {second: total[second], odd: one}, "other days are forgotten"
+    store.close()
+    store.close()
+    assert store.read("2099-01-01", "9") == {}, "a closed store can't be used again"
