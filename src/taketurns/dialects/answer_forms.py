@@ -4,6 +4,7 @@
 Source: OpenAI's API reference (chat completions, completions, responses); Anthropic's (messages).
 """
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
@@ -29,26 +30,26 @@ class AnswerForm(Protocol):
         ...
 
 
+_FINISHED = re.compile(rb'"finish_reason"\s*:\s*"|"choices"\s*:\s*\[\s*\]')
+"""What the last event has where no ``[DONE]`` is sent: a reason, or nothing but the usage."""
+
+
 class CompletionsForm:
     """Chat completions, and completions."""
 
-    __slots__ = ("_counted",)
-
-    def __init__(self) -> None:
-        self._counted = False
+    __slots__ = ()
 
     def usage(self, body: bytes) -> Usage | None:
         return usage_of(body)
 
     def usage_in(self, events: bytes) -> Usage | None:
-        usage = usage_in(events)
-        self._counted = self._counted or usage is not None
-        return usage
+        return usage_in(events)
 
     def over(self, tail: bytes) -> bool:
-        if b"[DONE]" in tail or self._counted:
-            return True
-        return b'"finish_reason"' in tail and b'"finish_reason":null' not in tail
+        # Only the last event tells: some engines have a usage in each.
+        said = payloads(tail)
+        last = said[-1].strip() if said else b""
+        return last == b"[DONE]" or _FINISHED.search(last) is not None
 
 
 class _InputDetails(msgspec.Struct):

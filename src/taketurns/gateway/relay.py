@@ -6,7 +6,6 @@ then is told with a status. Afterwards only whole events are sent, each byte as
 it came; between two of them there's room for a comment, or for an error.
 """
 
-import re
 from contextlib import aclosing
 from typing import Protocol
 
@@ -18,7 +17,7 @@ from taketurns.gateway.problems import problem_of
 from taketurns.gateway.watch import RelayRules, Watch
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import GenerationAnswer, pour
-from taketurns.wire.sse import EventCutter, EventTooLargeError, payloads
+from taketurns.wire.sse import EventCutter, EventTooLargeError
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """Largest answer that is held whole."""
@@ -28,9 +27,6 @@ SENT_AT_ONCE_BYTES = 64 * 1024
 
 REFUSAL_BYTES_MAX = 64 * 1024
 """How much of an engine's error is kept."""
-
-FINISHED = re.compile(rb'"finish_reason"\s*:\s*"')
-"""What an engine's last event has that sends no ``[DONE]`` after it."""
 
 STREAM_HEADERS = {
     "Cache-Control": "no-cache",
@@ -237,10 +233,7 @@ class StreamRelay:
         """
         if not self._tail:
             raise EngineBrokenError(self._engine, "the stream ended before it began")
-        said = payloads(self._tail)
-        last = said[-1] if said else b""
-        over = last.strip() == b"[DONE]" or self._meter.usage is not None
-        if not over and not FINISHED.search(last):
+        if not self._meter.form.over(self._tail):
             raise EngineBrokenError(self._engine, "the stream ended before the answer did")
 
 
