@@ -23,7 +23,11 @@ from taketurns.gateway.throttling import Throttle
 from taketurns.gateway.work import Item, Options, Work
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import Truncate
+from taketurns.system import give_way
 from taketurns.units import s_from_us
+
+ITEMS_AT_ONCE = 256
+"""Requests of more items have others take their turn before they are queued."""
 
 
 class EmbeddingPool:
@@ -189,6 +193,9 @@ class EmbeddingPool:
         exchange.inputs = counted
         amounts = Amounts(counted, record.input_tokens)
         await self._admission.let_in(exchange, caller, self.model.name, amounts)
+        if len(work.items) > ITEMS_AT_ONCE:
+            # To read and count them took a while, and to queue them does too.
+            await give_way()
         now_us = self._clock.now_us()
         tickets = self._tickets(work, record.request_id, caller, now_us)
         self._throttle.check(
