@@ -284,20 +284,37 @@ class WholeWatch:
         self._meter.reached(self._produced(self._us))
 
 
+class _Whole:
+    """Implements the engines' ``Sink``: keeps an answer, as far as it may be kept."""
+
+    __slots__ = ("_engine", "pieces", "size")
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self.pieces: list[bytes] = []
+        self.size = 0
+
+    def take(self, data: bytes) -> bool:
+        self.size += len(data)
+        if self.size > ANSWER_BYTES_MAX:
+            fault = f"the answer is longer than {ANSWER_BYTES_MAX} bytes"
+            raise EngineBrokenError(self._engine, fault)
+        self.pieces.append(data)
+        return True
+
+    async def catch_up(self) -> None:
+        """Do nothing: it's never behind."""
+
+
 async def read_whole(engine: str, answer: GenerationAnswer) -> bytes:
     """Read an answer to its end.
 
     Raises:
         EngineBrokenError: It's longer than ``ANSWER_BYTES_MAX``, or broke off.
     """
-    body = bytearray()
-    async with aclosing(answer.chunks()) as chunks:
-        async for chunk in chunks:
-            body += chunk
-            if len(body) > ANSWER_BYTES_MAX:
-                fault = f"the answer is longer than {ANSWER_BYTES_MAX} bytes"
-                raise EngineBrokenError(engine, fault)
-    return bytes(body)
+    whole = _Whole(engine)
+    await pour(answer, whole)
+    return b"".join(whole.pieces)
 
 
 async def send_whole(peer: Peer, answer: Answer, watch: Watch) -> None:
