@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from reference.drive import Pool
 
-from taketurns.core.model import BatchRules, PoolRules, Tenant, Tier
+from taketurns.core.model import BatchRules, PoolRules, Tenant, Ticket, Tier
 
 
 def pool(slots, headroom, *, quantum=1, **more):
@@ -154,6 +154,28 @@ def test_a_tier_whose_tenants_all_hold_slots_keeps_its_floors_credit():
     assert room.scheduler.snapshot().tiers[1].floor_credit == credit
     room.submit("quiet", tier="gold")
     assert [t.tenant for t in room.advance()] == ["quiet"]
+
+
+def test_a_throttle_foresees_that_kept_slots_are_not_for_holders():
+    rules = PoolRules(1, min_charge=0, headroom_percent=50, throttle=True)
+    room = Pool(rules, slots=4)
+    for _ in range(6):
+        room.submit("flood")
+    room.advance()
+    predict = room.scheduler.predict
+    assert predict(Ticket("quiet", "quiet", "only"), 0).wait_us == 0
+    # Nothing was measured yet: its wait is unknown, and not none.
+    assert predict(Ticket("flood", "flood", "only"), 0).wait_us is None
+    for number in range(60):
+        room.submit("flood")
+        room.advance(by_us=1_000)
+        room.finish()
+        room.advance()
+        if number % 7 == 0:
+            room.submit("late")
+    waits = [predict(Ticket(name, name, "only"), room.now_us).wait_us for name in ("flood", "new")]
+    assert waits[0] > 0
+    assert waits[1] == 0
 
 
 def test_memory_stays_bounded_however_often_tenants_come_and_go():
