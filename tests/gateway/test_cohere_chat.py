@@ -291,6 +291,59 @@ def test_models_and_keys_are_told_to_coheres_client(play):
     play(scenario)
 
 
+LLAMA = {"tokens": [{"id": 5, "piece": "a"}, {"id": 6, "piece": [226, 130]}]}
+VLLM = {"count": 1, "max_model_len": 9, "tokens": [5], "token_strs": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "asked", "texts", "back"),
+    [
+        (
+            "llamacpp",
+            LLAMA,
+            {"content": "a", "add_special": False, "with_pieces": True},
+            ["a", "\ufffd"],
+            {"content": "a"},
+        ),
+        (
+            "vllm",
+            VLLM,
+            {
+                "model": "own",
+                "prompt": "a",
+                "add_special_tokens": False,
+                "return_token_strs": True,
+            },
+            ["a"],
+            {"prompt": "a"},
+        ),
+    ],
+)
+def test_tokens_of_a_chat_model_are_asked_of_its_engine(play, kind, told, asked, texts, back):
+    part = {"url": "http://fake:1", "name": "gpu-0", "slots": 1, "kind": kind, "model": "own"}
+    part |= {"priority": False}
+
+    def answer(body):
+        return ScriptedAnswer([body if isinstance(body, bytes) else json.dumps(body).encode()])
+
+    async def scenario(site):
+        async with client(site, "1") as co:
+            say(site, answer(told), answer(back), answer(b"{}"), answer(b"{}"))
+            tokens = await co.tokenize(text="a", model="chat", offline=False)
+            assert tokens.token_strings == texts
+            assert sent(site) == asked
+            text = await co.detokenize(tokens=[5], model="chat", offline=False)
+            assert text.text == "a"
+            assert site.engines["gpu-0"].calls[-1].path == "/detokenize"
+            for call in (
+                co.tokenize(text="a", model="chat", offline=False, request_options=ONCE),
+                co.detokenize(tokens=[5], model="chat", offline=False, request_options=ONCE),
+            ):
+                assert (await fails(cohere.core.ApiError, call)).status_code == 502
+
+    play(scenario, models={"chat": {"endpoints": ["chat"], "engines": [part]}})
+
+
 CHAT_ONLY = {
     "chat": {
         "endpoints": ["chat"],

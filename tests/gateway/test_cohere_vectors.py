@@ -135,8 +135,10 @@ def test_errors_come_as_the_classes_that_its_users_catch(play, vectors):
                 (EngineRefusedError("cpu-0", 429, b""), cohere.ServiceUnavailableError),
                 (EngineTimeoutError("cpu-0", "late"), cohere.GatewayTimeoutError),
             ]:
-                engine._script.append(raised)
+                # More often than it's tried again.
+                engine._script.extend([raised] * 9)
                 await fails(kind, embed(co))
+                engine._script.clear()
             engine._script.append(EngineBrokenError("cpu-0", "broken"))
             error = await fails(cohere.core.ApiError, embed(co))
             assert error.status_code == 502

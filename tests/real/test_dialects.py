@@ -31,7 +31,9 @@ def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dialects")
     models = {"tiny": {"endpoints": ["chat", "responses", "messages"], "cost": "tokens"}}
     with llamacpp(tiny_model(folder), "tiny", slots=2) as engine:
-        models["tiny"]["engines"] = [{"url": engine, "slots": 2, "name": "llama"}]
+        models["tiny"]["engines"] = [
+            {"url": engine, "slots": 2, "name": "llama", "kind": "llamacpp"}
+        ]
         with gateway(folder, models, {"acme": {}}) as (process, keys):
             yield process, keys["acme"]
 
@@ -104,3 +106,13 @@ def test_cohere_chats_with_every_field_that_an_engine_knows(site):
         text = "".join(e.delta.message.content.text for e in events if e.type == "content-delta")
         assert text.lstrip().startswith("{")
         assert events[-1].delta.usage.tokens.output_tokens <= 24
+
+
+def test_cohere_is_told_the_tokens_of_a_chat_model(site):
+    process, key = site
+    with cohere.Client(api_key=key, base_url=process.url, timeout=SAFETY_S) as co:
+        told = co.tokenize(text="Two words", model="tiny", offline=False)
+        assert "".join(told.token_strings) == "Two words"
+        assert len(told.tokens) == len(told.token_strings) >= 2
+        back = co.detokenize(tokens=told.tokens, model="tiny", offline=False)
+        assert back.text == "Two words"
