@@ -4,14 +4,17 @@
 The server is a private one on a socket of this machine. Its CPU time is that of
 its main thread, as it reports it itself: network, scripts and all. Every request
 is queued into a backlog of one ticket a tenant, granted on one of 16 engines with
-8 slots each, and finished. Latency is that of a turn that starts at once, beside
-the same turn decided in this process, in the same run.
+8 slots each, and finished. Then the server is killed, and stopped, for three seconds
+each, while turns are asked for every 5 ms; and a gateway goes without a word.
+Latency is that of a turn that starts at once, beside the same turn decided in this
+process, in the same run.
 
     python benchmarks/fleet.py [--json] [--rounds N] [--requests N] [--program PATH] [--record PATH]
 """
 
 import argparse
 import asyncio
+import logging
 import random
 import time
 from collections import deque
@@ -40,7 +43,7 @@ CPU_US_MAX = 125.0
 BUSY_MAX = 90.0
 ADDED_P50_MS_MAX = 1.0
 TTL_US = 1 << 50
-TURNS = 2_000
+TURNS = 1_000
 
 
 class Gateway:
@@ -164,6 +167,116 @@ async def latencies(url: str, count: int) -> tuple[list[float], list[float]]:
     return took
 
 
+async def outage(  # noqa: PLR0915 - one course of events
+    server: RedisServer, *, pause: bool
+) -> tuple[float, float, float, float]:
+    """Take turns at leisure while the server is away for three seconds.
+
+    Returns:
+        The 99th percentile of turns' waits in ms, in the first second and after it; seconds
+        until decisions are shared again once the server is back; % of turns that were had.
+    """
+    clock = SystemClock(asyncio.get_running_loop())
+    waits: list[tuple[float, float]] = []
+    asked = 0
+    async with asyncio.TaskGroup() as tasks:
+        link = Link(parse_address(server.url), clock)
+        link.serve(tasks)
+        turns = FleetTurns("outage", RULES, TIERS, settings=FleetSettings("g", link), clock=clock)
+        turns.set_engine("engine", SLOTS)
+        turns.serve(tasks)
+
+        async def one() -> None:
+            begun = time.perf_counter()
+            async with turns.turn("acme", tier="only"):
+                waits.append((begun, (time.perf_counter() - begun) * 1e3))
+
+        async def ask(seconds: float) -> None:
+            nonlocal asked
+            until = time.perf_counter() + seconds
+            while time.perf_counter() < until:
+                asked += 1
+                tasks.create_task(one())
+                await asyncio.sleep(0.005)
+
+        while not turns.ready:  # noqa: ASYNC110 - no event tells of it
+            await asyncio.sleep(0.01)
+        await ask(0.5)
+        away = time.perf_counter()
+        if pause:
+            server.pause()
+        else:
+            server.kill()
+        await ask(3)
+        if pause:
+            server.resume()
+        else:
+            server.start()
+        back = time.perf_counter()
+        while turns.alone or not turns.driver.talking:
+            await ask(0.01)
+        shared = time.perf_counter() - back
+        await ask(0.5)
+        turns.close()
+        await turns.driver.wait_closed()
+        await link.aclose()
+    first = [ms for begun, ms in waits if away <= begun < away + 1]
+    later = [ms for begun, ms in waits if away + 1 <= begun < back]
+    return part(first, 0.99), part(later, 0.99), shared, 100 * len(waits) / asked
+
+
+async def slots_back_s(url: str) -> float:
+    """Return how long the slots of a gateway are held after it has gone without a word."""
+    clock = SystemClock(asyncio.get_running_loop())
+    async with asyncio.TaskGroup() as tasks:
+        link = Link(parse_address(url), clock)
+        link.serve(tasks)
+        both = []
+        for name in ("gone", "stays"):
+            turns = FleetTurns(
+                "dead", RULES, TIERS, settings=FleetSettings(name, link), clock=clock
+            )
+            turns.set_engine("engine", 1)
+            turns.serve(tasks)
+            both.append(turns)
+        gone, stays = both
+        await gone.turn("acme", tier="only").__aenter__()
+        for task in gone.driver._tasks:  # noqa: SLF001 - it's to die, not to leave
+            task.cancel()
+        begun = time.perf_counter()
+        async with stays.turn("acme", tier="only"):
+            took = time.perf_counter() - begun
+        stays.close()
+        await stays.driver.wait_closed()
+        await link.aclose()
+    return took
+
+
+def faults(server: RedisServer, rounds: int) -> list[Figure]:
+    figures = []
+    for pause, name in ((False, "killed"), (True, "stopped")):
+        runs = [asyncio.run(outage(server, pause=pause)) for _ in range(rounds)]
+        for at, (what, unit, target, most) in enumerate(
+            (
+                ("wait_p99_first_second", "ms", "<= 300", 300.0),
+                ("wait_p99_after_that", "ms", "<= 5", 5.0),
+                ("shared_again_after", "s", "<= 5", 5.0),
+            )
+        ):
+            values = [run[at] for run in runs]
+            reached = max(values) <= most
+            figures.append(measured(f"redis_{name}_{what}", values, unit, target, reached=reached))
+        had = [run[3] for run in runs]
+        figures.append(
+            measured(f"redis_{name}_turns_had", had, "%", ">= 99", reached=min(had) >= 99)
+        )
+    took = [asyncio.run(slots_back_s(server.url)) for _ in range(rounds)]
+    figures.append(
+        measured("gateway_gone_slots_back_after", took, "s", "<= 7", reached=max(took) <= 7)
+    )
+    return figures
+
+
 def part(values: list[float], share: float) -> float:
     return sorted(values)[int(len(values) * share)]
 
@@ -216,6 +329,7 @@ def measure(server: RedisServer, options: argparse.Namespace) -> list[Figure]:
     )
     fleet = Fleet(server, 1, TENANTS)
     figures.append(measured("tickets_per_mb", [fleet.tickets_per_mb(20_000)], "1/MB"))
+    figures += faults(server, options.rounds)
     runs = [asyncio.run(latencies(server.unix_url, TURNS)) for _ in rounds]
     for share, name in ((0.5, "p50"), (0.99, "p99")):
         here = [part(run[0], share) for run in runs]
@@ -237,9 +351,10 @@ def measure(server: RedisServer, options: argparse.Namespace) -> list[Figure]:
 
 def main() -> None:
     parser = options_for(__doc__)
+    logging.disable(logging.WARNING)
     parser.add_argument("--rounds", type=int, default=3, help="times that each is measured")
     parser.add_argument("--requests", type=int, default=5_000, help="requests of each round")
-    parser.add_argument("--program", default="redis-server", help="the server's program")
+    parser.add_argument("--program", default="", help="the server's program")
     options = parser.parse_args()
     with RedisServer(options.program) as server:
         version = redis.Redis(port=server.port).info("server")["redis_version"]

@@ -107,7 +107,7 @@ class RedisScheduler:
     def set_quantum(self, quantum: int) -> None:
         self.rules = replace(self.rules, quantum=quantum)
         self.min_charge = self.rules.min_charge_or_default
-        self._step(("quantum", quantum, self.min_charge))
+        self._step(("quantum", quantum, self.min_charge, True))
 
     def set_engine(self, name: str, slots: int) -> None:
         self._step(("engine", name, slots))

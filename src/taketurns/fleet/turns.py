@@ -448,7 +448,7 @@ class FleetTurns:
         return not any(held.batch == batch for _, held in self.holdings.all())
 
     def _quantum_event(self) -> Event:
-        return ("quantum", self.rules.quantum, self.rules.min_charge_or_default)
+        return ("quantum", self.rules.quantum, self.rules.min_charge_or_default, False)
 
     def _adopt_event(self, held: Held) -> Event:
         ticket = held.ticket

@@ -34,7 +34,8 @@ class RedisServer:
     """A process of ``redis-server``, in a directory of its own that goes with it.
 
     Args:
-        program: Path of the server's program, or a name that is looked up.
+        program: Path of the server's program, or a name that is looked up; "": what
+            TAKETURNS_REDIS says, or ``redis-server``.
         settings: Further lines of its configuration, by name.
         sentinel: Run it as a sentinel; the settings say what it watches.
 
@@ -45,11 +46,12 @@ class RedisServer:
 
     def __init__(
         self,
-        program: str = "redis-server",
+        program: str = "",
         *,
         sentinel: bool = False,
         settings: "dict[str, str] | None" = None,
     ) -> None:
+        program = program or os.environ.get("TAKETURNS_REDIS", "redis-server")
         found = shutil.which(program)
         if found is None:
             raise FileNotFoundError(f"{program} isn't installed: apt-get install redis-server")

@@ -30,7 +30,8 @@ local EVENTS = {
   end,
   quantum = function(e)
     S.min_charge = e[3]
-    if S.quantum ~= e[2] and not ring_resize(e[2]) then broken('quantum') end
+    -- Who joins says it again: then nothing is to be done where it's the same.
+    if (e[4] or S.quantum ~= e[2]) and not ring_resize(e[2]) then broken('quantum') end
     return {'set'}
   end,
   engine = function(e)
