@@ -136,15 +136,18 @@ def run(
         )
 
 
-def measure(folder: Path, engine: Engine, seconds: float) -> list[Figure]:
+def measure(folder: Path, engine: Engine, seconds: float, rounds: int) -> list[Figure]:
     """Return the figures of the sweep, and of what is found."""
-    rates = {
-        slots: run(folder, engine, slots, warm_s=WARM_UP_S, seconds=seconds)[0] for slots in FIXED
-    }
+    swept: dict[int, list[float]] = {slots: [] for slots in FIXED}
+    for _ in range(rounds):
+        # In turn, so that a slow minute of the machine falls on all alike.
+        for slots, past in swept.items():
+            past.append(run(folder, engine, slots, warm_s=WARM_UP_S, seconds=seconds)[0])
+    rates = {slots: median(past) for slots, past in swept.items()}
     best = max(rates.values())
     knee = min(slots for slots, rate in rates.items() if rate >= KNEE * best)
     figures = [
-        measured(f"tokens_per_s_with_{slots}_slots", [rate], "1/s") for slots, rate in rates.items()
+        measured(f"tokens_per_s_with_{slots}_slots", past, "1/s") for slots, past in swept.items()
     ]
     figures.append(measured("knee", [knee], "", note=f"fewest slots with {KNEE:.0%} of the best"))
     rate, slots = run(folder, engine, "auto", warm_s=FOUND_S, seconds=2 * seconds)
@@ -168,6 +171,7 @@ def main() -> None:
     """Measure, print, and record where asked."""
     parser = options_for(__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--rounds", type=int, default=3, help="of the sweep")
     parser.add_argument("--smollm2", action="store_true", help="SmolLM2 instead of a tiny model")
     parser.add_argument("--engine", help="URL of an engine that runs already")
     parser.add_argument("--model", default="tiny", help="its name of the model")
@@ -180,7 +184,7 @@ def main() -> None:
             path = weights.find(weights.SMOLLM2_MODEL) if options.smollm2 else tiny_model(folder)
             url = stack.enter_context(llamacpp(path, options.model, slots=PARALLEL))
             kind = "llamacpp"
-        figures = measure(folder, Engine(url, options.model, kind), options.seconds)
+        figures = measure(folder, Engine(url, options.model, kind), options.seconds, options.rounds)
     deliver(figures, options)
 
 
