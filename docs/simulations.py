@@ -26,7 +26,16 @@ HORIZONS = [
     *("--only", "ours", "--seeds", "8"),
     *("--sweep", f"{OURS}.horizon=0,16,24,32,64,128,all"),
 ]
+SUITE = [
+    part
+    for name in ("FCFS", "VTC", "VTC 50 %", "VTC oracle", "requests", "ours", "quantum 20000")
+    for part in ("--only", name)
+]
 RECIPES = {
+    "vtc-overload": ["vtc-overload", *SUITE],
+    "vtc-overload-multi": ["vtc-overload-multi", *SUITE],
+    "vtc-short-long": ["vtc-short-long", *SUITE],
+    "vtc-on-off": ["vtc-on-off", *SUITE],
     "horizon-in-out": ["vtc-in-out", *HORIZONS],
     "horizon-overload": ["vtc-overload", *HORIZONS],
     "horizon-lognormal": ["lognormal", *HORIZONS],

@@ -217,6 +217,8 @@ def test_every_kind_serves_everything_or_refuses_it(play, kind):
         ({"kind": "rpm"}, "limit: is missing"),
         ({"kind": "vtc", "predict": "magic"}, "'magic' is unknown"),
         ({"kind": "vtc", "error": 2}, "error: must be 0 to 1"),
+        ({"kind": "round-robin", "headroom": 5}, "headroom: goes with slots only"),
+        ({"kind": "fleet", "gateways": 3, "slots": 2}, "slots: must be at least 3"),
     ],
 )
 def test_a_scheduler_that_makes_no_sense_is_a_fault_of_the_file(value, words):
