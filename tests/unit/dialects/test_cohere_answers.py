@@ -5,14 +5,8 @@ import json
 
 import pytest
 
-from taketurns.dialects.cohere_answers import (
-    BROKEN,
-    VoiceV1,
-    VoiceV2,
-    answer_v1,
-    answer_v2,
-    whole_reply,
-)
+from taketurns.dialects.cohere_answers import VoiceV1, VoiceV2
+from taketurns.dialects.cohere_replies import BROKEN, answer_v1, answer_v2, whole_reply
 from taketurns.errors import EngineBrokenError
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
