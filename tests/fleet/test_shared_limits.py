@@ -11,8 +11,9 @@ from fleet.conftest import run, until
 from taketurns.core.limits import Amounts, Denied, LimitRule, Span, Unit
 from taketurns.errors import StoreUnavailableError
 from taketurns.fleet.address import parse_address
+from taketurns.fleet.limit_calls import Place
 from taketurns.fleet.link import Link
-from taketurns.fleet.mirror import Mode
+from taketurns.fleet.mirror import Fellows, Mode, Outage
 from taketurns.fleet.shared_limits import SharedLimits
 from taketurns.system import SystemClock, new_id
 
@@ -320,3 +321,19 @@ def test_requests_at_once_hold_their_places_through_an_outage(own_redis):
             assert sum(place is not None for place in later) == 5
 
     run(scenario())
+
+
+def test_what_is_seen_after_an_outage_began_does_not_widen_a_part():
+    outage = Outage()
+    place = Place("acme", RPM)
+    four = Fellows(3, 4)
+    assert outage.allowance(place, four, 1) == 25
+    outage.seen[place] = (60, 10 * SECOND)
+    outage.begin(20 * SECOND)
+    outage.seen[place] = (0, 30 * SECOND)
+    assert outage.allowance(place, four, 40 * SECOND) == 10
+    assert sum(outage.allowance(place, Fellows(n, 4), 40 * SECOND) for n in range(4)) == 40
+    assert outage.allowance(place, four, 3620 * SECOND) == 25
+    # Seen so long ago that nothing of it counts.
+    outage.begin(4000 * SECOND)
+    assert outage.allowance(place, four, 4001 * SECOND) == 25

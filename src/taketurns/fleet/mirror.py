@@ -123,13 +123,22 @@ class Outage:
     def __init__(self) -> None:
         self.seen: dict[Place, tuple[int, int]] = {}
         self.since_us = 0
+        self._seen_then: dict[Place, tuple[int, int]] = {}
+
+    def begin(self, now_us: int) -> None:
+        """Let an outage begin, with what has been seen until now.
+
+        What is seen later, of a store that may have lost all, widens nobody's part.
+        """
+        self.since_us = now_us
+        self._seen_then = dict(self.seen)
 
     def allowance(self, place: Place, fellows: Fellows, now_us: int) -> int:
         """Return how much this gateway may grant on its own in a window."""
         rule = place.rule
         left = rule.max
         if rule.span is Span.SLIDING and now_us < self.since_us + rule.period_us:
-            used, seen_us = self.seen.get(place, (0, 0))
+            used, seen_us = self._seen_then.get(place, (0, 0))
             if seen_us > self.since_us - rule.period_us:
                 left = max(0, rule.max - used)
         return fellows.part(left)

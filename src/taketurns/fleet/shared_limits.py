@@ -383,8 +383,9 @@ class SharedLimits:
         LOG.warning("the coordinator does not count limits (%s): alone for now", reason)
         if self.mode is Mode.SHARED:
             self._alone = Ledger()
+            self._outage.begin(self._clock.now_us())
+        # Else it's the same outage still, and what was granted since it began counts.
         self.mode = Mode.ALONE
-        self._outage.since_us = self._clock.now_us()
         self._cancel("share")
         if not self._returning:
             self._returning = True
