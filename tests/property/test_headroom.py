@@ -188,6 +188,20 @@ def test_memory_stays_bounded_however_often_tenants_come_and_go():
     assert len(ring._quiet_waiting) + len(ring._quiet_new) < 200
 
 
+def test_memory_stays_bounded_however_often_a_kept_slot_is_used():
+    room = pool(2, 50)
+    for _ in range(3):
+        room.submit("flood")
+    room.advance()
+    for number in range(2_000):
+        for _ in range(2):
+            room.submit(f"quiet{number % 7}")
+        room.advance()
+        room.finish(next(i for i, t in enumerate(room.in_flight) if t.tenant != "flood"))
+    ring = room.scheduler._tiers.states[0].ring
+    assert len(ring._waiting) + len(ring._new) < 200
+
+
 COSTS = st.lists(st.integers(1, 12), min_size=3, max_size=12)
 
 
