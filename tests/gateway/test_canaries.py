@@ -125,13 +125,16 @@ def models():
         for number in range(ENGINES)
     ]
     batch = {"items_max": 24, "tokens_max": 2048}
-    rank = {"endpoints": ["rerank"], "rerank": "pairs"}
+    # One answer in five is wrong, and the engines are to go on being asked.
+    health = {"broken_after": 1_000, "interval": "0s"}
+    rank = {"endpoints": ["rerank"], "rerank": "pairs", "health": health}
     return {
         "embed": {
             "endpoints": ["embeddings"],
             "engines": engines,
             "batch": batch,
             "dimensions": True,
+            "health": health,
         },
         "rank": {**rank, "engines": engines, "batch": batch},
     }
