@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from real.engines import gateway, llamacpp, tiny_model
 
+from taketurns.config.pools import TOKENS_PER_ROUND
 from taketurns.core.cost import EmaCost
 from taketurns.figures import Figure
 
@@ -159,9 +160,8 @@ def shares(folder: Path, engine: Engine, cost: str, seconds: float) -> list[Figu
         )
     ]
     if cost == "ema":
-        quantum = 512
         largest = [COST.used(PROMPT_TOKENS, tokens) or 0 for tokens in (LONG_TOKENS, SHORT_TOKENS)]
-        bound = 100 * (2 * quantum + sum(largest)) / min(long.served, short.served)
+        bound = 100 * (2 * TOKENS_PER_ROUND + sum(largest)) / min(long.served, short.served)
         figures.append(
             measured(
                 "pairwise bound, of one tenant's service",
@@ -210,7 +210,7 @@ def figures_of(quiet: Tenant, flooder: Tenant, seconds: float, how: str) -> list
 
 def main() -> None:
     parser = options_for(__doc__ or "")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=180.0, help="of each measurement")
     parser.add_argument("--engine", help="URL of an engine that runs already, with four seats")
     parser.add_argument("--model", default="tiny", help="that engine's name of its model")
     options = parser.parse_args()
