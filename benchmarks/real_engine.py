@@ -210,7 +210,7 @@ def figures_of(quiet: Tenant, flooder: Tenant, seconds: float, how: str) -> list
 
 def main() -> None:
     parser = options_for(__doc__ or "")
-    parser.add_argument("--seconds", type=float, default=180.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=180.0, help="of the longest measurement")
     parser.add_argument("--engine", help="URL of an engine that runs already, with four seats")
     parser.add_argument("--model", default="tiny", help="that engine's name of its model")
     options = parser.parse_args()
@@ -221,11 +221,11 @@ def main() -> None:
         if url is None:
             url = stack.enter_context(llamacpp(tiny_model(folder), "tiny", slots=SLOTS))
         engine = Engine(url, options.model)
-        for cost in ("ema", "requests"):
-            figures += shares(folder, engine, cost, options.seconds)
-        figures += unscheduled(engine, options.seconds / 2)
+        figures += shares(folder, engine, "ema", options.seconds)
+        figures += shares(folder, engine, "requests", options.seconds / 3)
+        figures += unscheduled(engine, options.seconds / 6)
         for headroom in (None, 0, 25, 50):
-            figures += isolation(folder, engine, headroom, options.seconds / 2)
+            figures += isolation(folder, engine, headroom, options.seconds / 6)
     deliver(figures, options)
 
 
