@@ -9,7 +9,6 @@ from random import Random
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import yaml
 
 from taketurns.cli import output
 from taketurns.errors import ConfigError, ConfigFault
@@ -104,6 +103,8 @@ def fit(
     For the option --engine of `taketurns replay`, and as `engines` of a scenario.
     Only streamed chat and completions tell enough.
     """
+    import yaml
+
     from taketurns.sim.fit import fit as fitted
     from taketurns.sim.fit import streamed
 
@@ -204,6 +205,8 @@ def _scenario(
 
 
 def _engine(file: Path | None) -> "EngineMaker":
+    import yaml
+
     from taketurns.sim.engines.kinds import read_engine
     from taketurns.sim.reading import Section
 
