@@ -28,6 +28,7 @@ from taketurns.testing.http_engine import FakeHttpEngine, Fault
 
 BODY = b'{"model":"fake","messages":[]}'
 STREAM_BODY = b'{"model":"fake","messages":[],"stream":true}'
+CHUNKS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
 Result = TypeVar("Result")
 
 SOON_S = 0.02
@@ -44,6 +45,7 @@ async def client_of(
     limits: EngineLimits = PATIENT,
     connections_max: int = 8,
     idle_s: float = NEVER_S,
+    trial_s: float = SOON_S,
     tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[HttpClient]:
     client = HttpClient(
@@ -52,6 +54,7 @@ async def client_of(
         limits=limits,
         connections_max=connections_max,
         idle_s=idle_s,
+        trial_s=trial_s,
         tls=tls,
     )
     try:
@@ -140,8 +143,6 @@ def test_a_connection_that_the_engine_closed_while_idle_is_not_used_again() -> N
 
 
 def test_a_connection_rests_after_an_answer_in_chunks() -> None:
-    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
-
     async def run(engine: FakeHttpEngine) -> None:
         async with client_of(engine.url) as client:
             assert await whole(client) == b"ok"
@@ -154,12 +155,64 @@ def test_a_connection_rests_after_an_answer_in_chunks() -> None:
         assert first != second
         assert third in {first, second}
 
-    with_engine(run, *[Fault(raw=chunks)] * 3)
+    with_engine(run, *[Fault(raw=CHUNKS)] * 3)
+
+
+def test_none_is_used_again_after_chunks_before_the_engine_is_trusted() -> None:
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url, trial_s=NEVER_S) as client:
+            for _ in range(3):
+                assert await whole(client) == b"ok"
+            # However late the engine closes them.
+            assert (client.connections, client.connections_idle) == (3, 0)
+        assert [request.connection for request in engine.requests] == [1, 2, 3]
+
+    with_engine(run, *[Fault(raw=CHUNKS)] * 3)
+
+
+def test_an_engine_that_closes_a_resting_connection_is_trusted_no_longer() -> None:
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url, trial_s=NEVER_S) as client:
+            client._keeps_after_chunks = True
+            assert await whole(client) == b"ok"
+            await until(lambda: client.connections == 0)
+            assert not client._keeps_after_chunks
+            for _ in range(2):
+                assert await whole(client) == b"ok"
+            assert (client.connections, client.connections_idle) == (2, 0)
+
+    with_engine(run, Fault(raw=CHUNKS, close_idle=True), *[Fault(raw=CHUNKS)] * 2)
+
+
+def test_an_engine_that_breaks_a_kept_connection_is_trusted_no_longer() -> None:
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url, trial_s=NEVER_S) as client:
+            client._keeps_after_chunks = True
+            assert await whole(client) == b"ok"
+            await until(lambda: client.connections_idle == 1)
+            with pytest.raises(EngineBrokenError, match="that was kept"):
+                await whole(client)
+            assert not client._keeps_after_chunks
+            for _ in range(2):
+                assert await whole(client) == b"ok"
+            assert (client.connections, client.connections_idle) == (2, 0)
+
+    with_engine(run, Fault(raw=CHUNKS), Fault(reset_at=0), *[Fault(raw=CHUNKS)] * 2)
+
+
+def test_a_connection_closed_after_a_whole_answer_says_nothing_of_chunks() -> None:
+    async def run(engine: FakeHttpEngine) -> None:
+        async with client_of(engine.url, trial_s=NEVER_S) as client:
+            client._keeps_after_chunks = True
+            await whole(client)
+            await until(lambda: client.connections == 0)
+            assert await whole(client) == b"ok"
+            await until(lambda: client.connections_idle == 1)
+
+    with_engine(run, Fault(close_idle=True), Fault(raw=CHUNKS))
 
 
 def test_a_connection_closed_while_it_rests_is_forgotten() -> None:
-    chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n"
-
     async def run(engine: FakeHttpEngine) -> None:
         async with client_of(engine.url) as client:
             for _ in range(3):
@@ -167,7 +220,7 @@ def test_a_connection_closed_while_it_rests_is_forgotten() -> None:
             await until(lambda: client.connections == 0)
         assert [request.connection for request in engine.requests] == [1, 2, 3]
 
-    with_engine(run, *[Fault(raw=chunks, close_idle=True)] * 3)
+    with_engine(run, *[Fault(raw=CHUNKS, close_idle=True)] * 3)
 
 
 def test_a_connection_with_bytes_that_nobody_asked_for_is_not_used_again() -> None:

@@ -8,7 +8,8 @@ Rules:
   :class:`EngineBrokenError` or :class:`EngineTimeoutError`, also where a kept
   connection turns out to be closed: the engine may have read the request.
 * Giving up an answer before its end closes its connection, at once, and no other.
-* After an answer in chunks a connection rests for some milliseconds before it's used again.
+* After an answer in chunks a connection isn't used again before the engine has shown that it
+  keeps such connections open: llama.cpp closes its own right after each and doesn't say so.
 * Redirects are not followed; proxies of the environment are not used.
 * What arrives faster than it's read is held to 64 KiB and a read of the
   transport; then reading pauses.
@@ -29,9 +30,12 @@ from taketurns.wire.http1 import request_head
 IDLE_S = 4.0
 """How long an unused connection is kept; common servers close theirs after 5 s or more."""
 
+TRIAL_S = 1.0
+"""How long a connection must stay open after an answer in chunks until the engine is trusted to
+keep such connections; one that is closed sooner takes that trust away."""
+
 REST_S = 0.005
-"""How long a connection rests after an answer in chunks: llama.cpp closes its own right after
-each stream and doesn't say so before."""
+"""How long a connection rests after an answer in chunks of an engine that is trusted."""
 
 CONNECTIONS_MAX = 1024
 """Most connections to one engine, busy and idle."""
@@ -100,6 +104,7 @@ class HttpClient:
         connections_max: Most connections at once, busy and idle. A call beyond
             is refused, not queued: queues belong where they are fair.
         idle_s: How long an unused connection is kept; 0: not at all.
+        trial_s: How long one must stay open after an answer in chunks, see ``TRIAL_S``.
         tls: For ``https``; None: the system's certificates.
     """
 
@@ -111,6 +116,7 @@ class HttpClient:
         limits: EngineLimits,
         connections_max: int = CONNECTIONS_MAX,
         idle_s: float = IDLE_S,
+        trial_s: float = TRIAL_S,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.engine = engine
@@ -119,6 +125,8 @@ class HttpClient:
         self._base = base
         self._connections_max = connections_max
         self._idle_s = idle_s
+        self._trial_s = trial_s
+        self._keeps_after_chunks = False
         self._tls = (tls or ssl.create_default_context()) if base.tls else None
         self._open: set[Connection] = set()
         self._idle: list[Connection] = []
@@ -189,6 +197,7 @@ class HttpClient:
             connection = self._idle.pop()
             if now_s - connection.idle_since_s < self._idle_s and connection.reusable():
                 return connection
+            self.closed_idle(connection)
             connection.abort(None)
         return None
 
@@ -228,18 +237,33 @@ class HttpClient:
 
     # What follows is called by connections.
 
-    def release(self, connection: Connection, *, rests: bool) -> None:
-        """Keep a connection for the next request; ``rests``: not at once."""
-        if rests:
-            asyncio.get_running_loop().call_later(REST_S, self._keep, connection)
-        else:
+    def release(self, connection: Connection) -> None:
+        """Keep a connection for the next request; not at once after an answer in chunks."""
+        loop = asyncio.get_running_loop()
+        connection.idle_since_s = loop.time()
+        if not connection.after_chunks:
             self._keep(connection)
+        elif self._keeps_after_chunks:
+            loop.call_later(REST_S, self._keep, connection)
+        else:
+            loop.call_later(self._trial_s, self._end_trial, connection)
+
+    def closed_idle(self, connection: Connection) -> None:
+        """Note that the engine closed a connection without a word since its last answer."""
+        idle_s = asyncio.get_running_loop().time() - connection.idle_since_s
+        if connection.after_chunks and idle_s < self._trial_s:
+            self._keeps_after_chunks = False
 
     def forget(self, connection: Connection) -> None:
         """Drop a connection that is closed."""
         self._open.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
+
+    def _end_trial(self, connection: Connection) -> None:
+        if connection.open:
+            self._keeps_after_chunks = True
+            self._keep(connection)
 
     def _keep(self, connection: Connection) -> None:
         if not connection.open:

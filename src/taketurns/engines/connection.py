@@ -24,8 +24,12 @@ BUFFER_BYTES_MAX = 64 * 1024
 class Pool(Protocol):
     """Where a connection belongs."""
 
-    def release(self, connection: "Connection", *, rests: bool) -> None:
-        """Keep a connection, whose answer is complete, for the next request; it may rest first."""
+    def release(self, connection: "Connection") -> None:
+        """Keep a connection, whose answer is complete, for the next request."""
+        ...
+
+    def closed_idle(self, connection: "Connection") -> None:
+        """Note that the engine closed a connection without a word since its last answer."""
         ...
 
     def forget(self, connection: "Connection") -> None:
@@ -225,6 +229,7 @@ class Connection(asyncio.Protocol):
     Attributes:
         engine: As given.
         idle_since_s: The loop's time when it was released; set by the pool.
+        after_chunks: Its last answer came in chunks.
     """
 
     def __init__(
@@ -238,6 +243,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self.engine = engine
         self.idle_since_s = 0.0
+        self.after_chunks = False
         self._pool = pool
         self._loop = loop
         self._limits = limits
@@ -306,6 +312,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> None:
         self._http.receive_eof()
         if self._answer is None:
+            self._note_closed()
             self.abort(None)
         elif self._http.done:
             self._finish(self._answer)
@@ -314,6 +321,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         reason = "the connection was reset" if exc is not None else "the connection was closed"
+        if self._answer is None:
+            self._note_closed()
         self.abort(self._broken(reason))
 
     def abort(self, error: Exception | None) -> None:
@@ -354,14 +363,20 @@ class Connection(asyncio.Protocol):
         # of it must not be taken for the beginning of the next.
         if self._http.reusable and not self._paused and not transport.get_write_buffer_size():
             head = self._http.head
-            self._pool.release(self, rests=head is not None and "transfer-encoding" in head.headers)
+            self.after_chunks = head is not None and "transfer-encoding" in head.headers
+            self._pool.release(self)
         else:
             self.abort(None)
         answer.end(None)
 
+    def _note_closed(self) -> None:
+        if not self._closed and self._used:
+            self._pool.closed_idle(self)
+
     def _broken(self, fault: str) -> EngineBrokenError:
         message = f"{self._at}: {fault}"
         if self._used and self._http.head is None:
+            self._note_closed()
             return EngineBrokenError(
                 self.engine,
                 f"{message}, on a connection that was kept",
