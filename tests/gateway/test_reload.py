@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reload changes the configuration whole or not at all, and never the requests under way."""
 
+import json
+
 import pytest
 
 from taketurns.config.model import Config
@@ -120,8 +122,6 @@ def test_an_engine_that_is_left_out_gets_nothing_more_and_finishes_what_it_has(p
         for task in [*held, waiting]:
             assert (await task).status == 200
         assert len(site.engines["gpu-0"].calls) == 1
-        # It is known no longer: it comes back with a restart.
-        assert not reload(site, models={"chat": {"engines": engines}})
 
     play(scenario, models={"chat": chat_model(engines=list(engines))})
 
@@ -154,10 +154,14 @@ def test_a_file_with_faults_changes_nothing(play):
         ({"tiers": {"gold": {"rank": 7}}}, ["tiers"]),
         ({"models": {"chat": {"cost": "tokens"}}}, ["models.chat.cost"]),
         (
-            {"models": {"chat": {"engines": ({"url": "http://fake:1"},)}}},
-            ["models.chat.engines[0].name"],
+            {
+                "models": {
+                    "chat": {"engines": ({"url": "http://a"}, {"url": "http://b", "name": "gpu-0"})}
+                }
+            },
+            ["models.chat.engines[1].url"],
         ),
-        ({"models": {"chat": {"engines": ({"url": "http://a"}, {"url": "http://b"})}}}, None),
+        ({"models": {"chat": {"engines": ({"url": "http://a"}, {"url": "http://b"})}}}, []),
     ],
 )
 def test_every_place_that_cant_change_is_named(play, sections, paths):
@@ -168,9 +172,8 @@ def test_every_place_that_cant_change_is_named(play, sections, paths):
             return
         with pytest.raises(ConfigError) as raised:
             check_reload(site.gateway.config, new)
-        found = [fault.path for fault in raised.value.faults]
-        assert found == (paths or ["models.chat.engines"])
-        assert "Restart" in raised.value.faults[0].hint
+        assert [fault.path for fault in raised.value.faults] == paths
+        assert "restart" in raised.value.faults[0].hint.lower()
 
     play(scenario)
 
@@ -184,3 +187,142 @@ def test_a_wait_target_can_change_where_there_was_one(play):
 
     tiers = {"production": {"rank": 0, "wait_target": 3}, "trial": {"rank": 1}}
     play(scenario, tiers=tiers)
+
+
+# Engines that come and go
+
+FIRST = {"url": "http://backend-0", "slots": 1}
+
+
+def engines_of(site, *parts):
+    """Return a section with these engines; their URLs may name a backend by its number."""
+    served = [
+        {**part, "url": site.backends[part["url"]].url}
+        if isinstance(part.get("url"), int)
+        else part
+        for part in parts
+    ]
+    return {"chat": {"engines": tuple(served)}}
+
+
+def known(site):
+    pool = site.pool("chat")
+    names = {engine.name for engine in pool.turns.scheduler.snapshot().engines}
+    assert names == {state.name for state in pool.availability.states()} == set(pool.engines)
+    return names
+
+
+def test_an_engine_that_is_added_serves_at_once(play, chat_model):
+    async def scenario(site):
+        first, second = site.backends
+        first.hold()
+        held = site.start(site.chat())
+        await first.executed.reached(1)
+        waiting = site.start(site.chat())
+        await site.queued("chat", 1)
+        parts = ({"url": 0, "slots": 1}, {"url": 1, "model": "other"})
+        assert reload(site, models=engines_of(site, *parts))
+        assert (await waiting).status == 200
+        assert [json.loads(request.body)["model"] for request in second.requests] == ["other"]
+        listed = (await site.admin("/metrics")).body.decode()
+        assert f'engine="127.0.0.1:{second.port}"' in listed
+        first.release()
+        assert (await held).status == 200
+
+    play(scenario, models={"chat": chat_model(engines=[FIRST])}, backends=2)
+
+
+def test_an_engine_comes_back_by_a_reload_while_it_is_known_and_later(play, chat_model):
+    async def scenario(site):
+        zero, one = ({"url": number, "name": f"gpu-{number}"} for number in (0, 1))
+        assert reload(site, models=engines_of(site, zero, one))
+        assert reload(site, models=engines_of(site, one))
+        assert (await site.chat()).status == 200
+        # Left out, and known: as it was.
+        before = site.pool("chat").engines["gpu-0"]
+        assert reload(site, models=engines_of(site, one, zero))
+        assert site.pool("chat").engines["gpu-0"] is before
+        # Left out for two reloads: forgotten.
+        for _ in range(2):
+            assert reload(site, models=engines_of(site, one))
+        assert known(site) == {"gpu-1"}
+        assert reload(site, models=engines_of(site, zero))
+        assert reload(site, models=engines_of(site, zero))
+        assert known(site) == {"gpu-0"}
+        assert (await site.chat()).status == 200
+        assert [len(backend.requests) for backend in site.backends] == [1, 1]
+
+    models = {"chat": chat_model(engines=[{**FIRST, "name": "gpu-0"}])}
+    play(scenario, models=models, backends=2)
+
+
+def test_another_engine_of_the_same_name_waits_until_the_first_has_ended(play, chat_model, caplog):
+    async def scenario(site):
+        one = {"url": 1, "name": "gpu-1"}
+        site.backends[0].hold()
+        held = site.start(site.chat())
+        await site.backends[0].executed.reached(1)
+        assert reload(site, models=engines_of(site, one))
+        other = {"url": 1, "name": "gpu-0"}
+        assert not reload(site, models=engines_of(site, other, one))
+        assert "models.chat.engines[0]: has other settings than gpu-0" in caplog.text
+        site.backends[0].release()
+        assert (await held).status == 200
+        await site.settle()
+        assert reload(site, models=engines_of(site, other))
+        assert (await site.chat()).status == 200
+        assert len(site.backends[1].requests) == 1
+
+    models = {"chat": chat_model(engines=[{**FIRST, "name": "gpu-0"}])}
+    play(scenario, models=models, backends=2)
+
+
+@pytest.mark.parametrize(
+    ("part", "fault"),
+    [
+        ({"embedded": "smollm2"}, "adds an embedded engine, and those are loaded at the start"),
+        ({"url": "http://fake:7//v"}, "its URL or key can't be used"),
+    ],
+)
+def test_an_engine_that_cant_be_added_changes_nothing(play, caplog, part, fault):
+    async def scenario(site):
+        before = known(site)
+        good = {"url": "http://fake:5", "name": "gpu-0"}
+        wanted = engines_of(site, {"url": "http://fake:1", "name": "gpu-0"}, good | {"name": "b"})
+        wanted["chat"]["engines"] += (part,)
+        assert not reload(site, models=wanted, tenants={"acme": {"weight": 9}})
+        assert f"models.chat.engines[2]: {fault}" in caplog.text.replace("engine fake:7: ", "")
+        assert known(site) == before
+        assert (await site.chat()).status == 200
+
+    play(scenario)
+
+
+def test_an_embedding_engine_is_added_and_what_all_can_cut_off_follows(play, embed_model):
+    async def scenario(site):
+        assert (await site.embed(["a"])).status == 200
+        assert site.pool("embed").truncates == {"end"}
+        tei = {"url": site.backends[1].url, "kind": "tei"}
+        assert reload(site, models={"embed": {"engines": (tei,)}})
+        assert site.pool("embed").truncates == {"start", "end"}
+        assert (await site.embed(["a"])).status == 200
+        assert site.backends[1].requests[-1].target == "/embed"
+
+    engines = [{"url": "http://backend-0", "kind": "vllm"}]
+    play(scenario, models={"embed": embed_model(engines=engines)}, backends=2)
+
+
+def test_an_engine_that_would_change_how_all_are_asked_takes_a_restart(play, embed_model, caplog):
+    async def scenario(site):
+        served = site.gateway.config.models["embed"].engines
+        more = ({"url": "http://fake:3", "kind": "infinity"},)
+        parts = tuple(part.model_dump(exclude_unset=True) for part in served)
+        assert not reload(site, models={"embed": {"engines": (*parts, *more)}})
+        assert "models.embed.engines: turn rerank from pairs to query. Restart" in caplog.text
+
+    engines = [{"url": "http://fake:2", "kind": "vllm"}]
+    endpoints = ["rerank"]
+    play(
+        scenario,
+        models={"embed": embed_model(endpoints=endpoints, engines=engines, dimensions=False)},
+    )

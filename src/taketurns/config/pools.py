@@ -191,6 +191,11 @@ def engine_names(model: ModelConfig) -> tuple[str, ...]:
     return tuple(names)
 
 
+def engines(model: ModelConfig) -> dict[str, EngineConfig]:
+    """Return the engines of a model by name, in their order."""
+    return dict(zip(engine_names(model), model.engines, strict=True))
+
+
 def _base_name(engine: EngineConfig) -> str:
     if isinstance(engine, EmbeddedEngineConfig):
         return engine.embedded

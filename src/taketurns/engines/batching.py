@@ -124,8 +124,12 @@ class BatchingEngine:
         return self.server.name
 
     async def start(self) -> None:
-        """Check the settings; the server itself may come later."""
-        await self.server.start()
+        """Do what :meth:`prepare` does."""
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Check the settings, see :meth:`OpenAiEngine.prepare`."""
+        self.server.prepare()
 
     async def embed(self, call: EmbedCall) -> EmbedAnswer:
         """Embed one batch, see the port."""

@@ -60,6 +60,10 @@ class OpenAiEngine:
         return 0 if self._client is None else self._client.connections
 
     async def start(self) -> None:
+        """Do what :meth:`prepare` does."""
+        self.prepare()
+
+    def prepare(self) -> None:
         """Check the settings; the engine itself may come later.
 
         Raises:

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from taketurns.config.engines import AUTO, EngineConfig, UrlEngineConfig
-from taketurns.config.pools import engine_names
+from taketurns.config.pools import engines
 from taketurns.config.served import ModelConfig
 from taketurns.core.auto_slots import SlotFinder
 from taketurns.errors import (
@@ -94,12 +94,22 @@ class Availability:
         """Give the engines what the operator wrote; those that are left out get nothing more."""
         self._model = model
         self._wait_us = us_from_s(model.health.no_engine_wait)
-        parts = dict(zip(engine_names(model), model.engines, strict=True))
+        parts = engines(model)
         for name in self._engines.keys() - parts.keys():
             self._engines[name].finder.bound(0, 0, grows=False)
             self._apply(self._engines[name])
         for name, part in parts.items():
             self._configure(name, part)
+
+    def idle(self, name: str) -> bool:
+        """Tell whether nothing runs on an engine."""
+        return self._engines[name].finder.load.in_flight == 0
+
+    def forget(self, name: str) -> None:
+        """Leave out an engine on which nothing runs and nothing can start any more."""
+        engine = self._engines.pop(name)
+        if engine.timer is not None:
+            engine.timer.cancel()
 
     def call(self, name: str, *, stream: bool) -> "EngineCall":
         """Return a context in which one request is sent to an engine.

@@ -63,7 +63,7 @@ class EmbeddingPool:
         on_mistrust: Callable[[str], None],
     ) -> None:
         self.counter = counter
-        self._truncates = truncates
+        self.truncates = truncates
         self._runner = BatchRunner(
             model,
             facts,
@@ -177,7 +177,7 @@ class EmbeddingPool:
 
     def _passed_on(self, truncate: Truncate | None) -> Truncate | None:
         """Return what engines are told to cut: with a tokenizer it was cut here."""
-        if self.counter.exact or truncate not in self._truncates:
+        if self.counter.exact or truncate not in self.truncates:
             return None
         return truncate
 

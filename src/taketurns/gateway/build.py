@@ -41,11 +41,15 @@ class Pools:
         generation: For chat and completions.
         embeddings: For texts.
         watch: Looks at the answers under way, of all pools.
+        salts: What engines are told of tenants.
+        parts: What each engine was made from, by model and name.
     """
 
     generation: dict[str, GenerationPool]
     embeddings: dict[str, EmbeddingPool]
     watch: Watch
+    salts: Salts
+    parts: dict[str, dict[str, EngineConfig]]
 
     def of(self, model: str) -> GenerationPool | EmbeddingPool | None:
         """Return the pool of a model, or None where there's no such model."""
@@ -88,24 +92,22 @@ def build_pools(
             ping_us=us_from_s(server.ping) or None, unread_us=us_from_s(server.unread_timeout)
         ),
     )
-    built = Pools({}, {}, watch)
+    built = Pools({}, {}, watch, salts, {})
     for name, section in config.models.items():
         pool = facts.pool(config, name)
         model = served_model(config, name)
-        names = facts.engine_names(section)
+        parts = facts.engines(section)
+        built.parts[name] = dict(parts)
         if section.kind == "generation":
             built.generation[name] = GenerationPool(
                 model,
                 pool,
                 make_turns=make_turns,
                 engines={
-                    engine: _generation_engine(engine, part, section)
-                    for engine, part in zip(names, section.engines, strict=True)
+                    engine: generation_engine(engine, part, section)
+                    for engine, part in parts.items()
                 },
-                upstreams={
-                    engine: _upstream(part, name, salts)
-                    for engine, part in zip(names, section.engines, strict=True)
-                },
+                upstreams={engine: upstream(part, name, salts) for engine, part in parts.items()},
                 admission=admission,
                 clock=clock,
                 watch=watch,
@@ -117,11 +119,11 @@ def build_pools(
                 pool,
                 make_turns=make_turns,
                 engines={
-                    engine: _embedding_engine(engine, part, section, name)
-                    for engine, part in zip(names, section.engines, strict=True)
+                    engine: embedding_engine(engine, part, section, name)
+                    for engine, part in parts.items()
                 },
                 counter=_counter(section),
-                truncates=_truncates(section),
+                truncates=truncates_of(section),
                 admission=admission,
                 clock=clock,
                 on_late=on_late,
@@ -145,7 +147,8 @@ def served_model(config: Config, name: str) -> ServedModel:
     )
 
 
-def _generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> GenerationEngine:
+def generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> GenerationEngine:
+    """Make an engine for chat and completions; it isn't started."""
     if isinstance(part, EmbeddedEngineConfig):
         from taketurns.engines.smollm2 import SmolLm2Engine
 
@@ -159,9 +162,10 @@ def _generation_engine(name: str, part: EngineConfig, section: ModelConfig) -> G
     )
 
 
-def _embedding_engine(
+def embedding_engine(
     name: str, part: EngineConfig, section: ModelConfig, model: str
 ) -> BatchEngine:
+    """Make an engine for batches; it isn't started."""
     if isinstance(part, EmbeddedEngineConfig):
         from taketurns.engines.minilm import POSITIONS, MiniLmEngine
 
@@ -176,7 +180,8 @@ def _embedding_engine(
     )
 
 
-def _upstream(part: EngineConfig, model: str, salts: Salts) -> Upstream:
+def upstream(part: EngineConfig, model: str, salts: Salts) -> Upstream:
+    """Return how an engine is asked for chat and completions."""
     if isinstance(part, EmbeddedEngineConfig):
         return Upstream(model)
     return Upstream(
@@ -212,7 +217,7 @@ def _counter(section: ModelConfig) -> Counter:
     return Counter(tokenizer, tokens_max=_tokens_max(section), as_ids=all(embedded))
 
 
-def _truncates(section: ModelConfig) -> frozenset[Truncate]:
+def truncates_of(section: ModelConfig) -> frozenset[Truncate]:
     """Return the ends that every engine of a model can cut off a text that is too long."""
     ends = frozenset[Truncate]({"start", "end"})
     rerank = section.rerank_or_default

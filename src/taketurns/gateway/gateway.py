@@ -24,6 +24,7 @@ from taketurns.gateway.auth import KEY_TTL_US, Authenticator, active_tenants, ke
 from taketurns.gateway.build import Pools, build_pools
 from taketurns.gateway.catalogue import listed, listed_model, pool_for
 from taketurns.gateway.coordination import Coordination
+from taketurns.gateway.engine_changes import engine_changes
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.failed_auth import FailedAuth
 from taketurns.gateway.held_bytes import HeldBytes
@@ -179,6 +180,7 @@ class Gateway:
         try:
             config = read()
             check_reload(self.config, config)
+            changes = engine_changes(self.pools, self.config, config)
         except ConfigError as error:
             self.metrics.reloaded.set(0)
             for fault in error.faults:
@@ -188,7 +190,10 @@ class Gateway:
         self._auth.close()
         self._auth = self._authenticator(config)
         self.metrics.know(config.tenants)
-        apply_reload(self.pools, self.admission, config)
+        closed = apply_reload(self.pools, self.admission, config, changes)
+        assert self._tasks is not None, "signals are taken once the gateway has started"
+        for engine in closed:
+            self._tasks.create_task(engine.aclose())
         self._ask_engines()
         self.metrics.reloaded.set(1)
         LOG.info("reloaded the configuration")

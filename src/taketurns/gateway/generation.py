@@ -107,7 +107,7 @@ class GenerationPool:
         self.pace = Pace()
         self._admission = admission
         self._estimates = Estimates()
-        self._upstreams = dict(upstreams)
+        self.upstreams = dict(upstreams)
         self._bounds = Bounds(model.section)
         self._clock = clock
         self._watch = watch
@@ -207,7 +207,7 @@ class GenerationPool:
         exchange, request = job.exchange, job.request
         call = GenerationCall(
             path=request.path,
-            body=self._upstreams[turn.engine].body(request, job.caller),
+            body=self.upstreams[turn.engine].body(request, job.caller),
             stream=request.stream,
             request_id=exchange.record.request_id,
         )

@@ -42,8 +42,11 @@ class Probes:
             pools: What the operator wrote of each model, and whom to tell.
         """
         self._stop()
+        for probe in self._probes:
+            tasks.create_task(probe.aclose())
+        self._probes.clear()
         for model, availability in pools:
-            for name, part in zip(facts.engine_names(model), model.engines, strict=True):
+            for name, part in facts.engines(model).items():
                 if isinstance(part, UrlEngineConfig):
                     self._ask(tasks, model, name, part, availability)
 

@@ -4,7 +4,7 @@
 What can change without a restart: the tenants (new ones, their tiers, weights,
 caps, keys), the limits, how long tiers let requests wait and their wait
 targets, who may use a model, its quantum, how many slots its engines have, and
-that an engine is left out: what runs there goes on.
+which servers there are (:mod:`taketurns.gateway.engine_changes`).
 A file that changes anything else is refused whole, and the configuration in
 force stays.
 """
@@ -13,12 +13,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from taketurns.config import pools as facts
-from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig
+from taketurns.config.engines import EmbeddedEngineConfig
 from taketurns.config.model import Config
-from taketurns.config.served import ModelConfig
 from taketurns.errors import ConfigError, ConfigFault
 from taketurns.gateway.admission import Admission
+from taketurns.gateway.batch_call import BatchEngine
 from taketurns.gateway.build import Pools, served_model
+from taketurns.gateway.engine_changes import RESTART, EngineChanges
+from taketurns.ports.engine import GenerationEngine
 
 CHANGEABLE = (
     ("tenants",),
@@ -35,7 +37,8 @@ CHANGEABLE = (
 )
 """Paths that a reload may change, with all that is under them."""
 
-RESTART = "Restart the gateway for this, or change it back."
+
+RENAME = "Give the engine another name, or restart the gateway."
 
 
 def check_reload(old: Config, new: Config) -> None:
@@ -45,8 +48,12 @@ def check_reload(old: Config, new: Config) -> None:
         ConfigError: They differ elsewhere; it names every such place.
     """
     faults = [
-        ConfigFault(_written(path), "can't change while the gateway runs", hint=RESTART)
-        for path in _differences((), _without_removed(old, new), new.model_dump())
+        ConfigFault(
+            _written(path),
+            "can't change while the gateway runs",
+            hint=RENAME if path[2:3] == ("engines",) else RESTART,
+        )
+        for path in _differences((), _comparable(old, old, new), _comparable(new, old, new))
     ]
     faults += [
         ConfigFault(
@@ -55,10 +62,10 @@ def check_reload(old: Config, new: Config) -> None:
             hint=RESTART,
         )
         for name, section in new.models.items()
-        for index, part in enumerate(section.engines)
+        for index, (engine, part) in enumerate(facts.engines(section).items())
         if not faults
         and isinstance(part, EmbeddedEngineConfig)
-        and part.slots != _engine_of(old.models[name], facts.engine_names(section)[index]).slots
+        and part.slots != facts.engines(old.models[name]).get(engine, part).slots
     ]
     faults += [
         ConfigFault(
@@ -75,11 +82,17 @@ def check_reload(old: Config, new: Config) -> None:
         raise ConfigError(faults)
 
 
-def apply_reload(pools: Pools, admission: Admission, config: Config) -> None:
+def apply_reload(
+    pools: Pools, admission: Admission, config: Config, changes: EngineChanges
+) -> list[GenerationEngine | BatchEngine]:
     """Let pools and limits go by another configuration, which :func:`check_reload` has passed.
 
     Tickets that wait keep their tier; all else holds from the next decision on.
+
+    Returns:
+        Engines that are no longer used: they are to be closed.
     """
+    closed = changes.apply(pools)
     admission.set_rules(config.limit_rules())
     for name, pool in pools.all().items():
         section = config.models[name]
@@ -89,23 +102,23 @@ def apply_reload(pools: Pools, admission: Admission, config: Config) -> None:
         for tenant in wanted.tenants:
             pool.turns.set_tenant(tenant)
         pool.availability.configure(section)
+    return closed
 
 
-def _engine_of(model: ModelConfig, name: str) -> EngineConfig:
-    return dict(zip(facts.engine_names(model), model.engines, strict=True))[name]
+def _comparable(config: Config, old: Config, new: Config) -> dict[str, Any]:
+    """Return one of two configurations, with the engines that both have by their place in the new.
 
-
-def _without_removed(old: Config, new: Config) -> dict[str, Any]:
-    """Return a configuration without the engines that another leaves out, and those alone."""
-    dump = old.model_dump()
+    It doesn't matter how their names came about.
+    """
+    dump = config.model_dump()
     for name in old.models.keys() & new.models.keys():
-        left = facts.engine_names(new.models[name])
-        names = facts.engine_names(old.models[name])
-        if left == tuple(engine for engine in names if engine in left):
-            engines = dump["models"][name]["engines"]
-            dump["models"][name]["engines"] = tuple(
-                part for engine, part in zip(names, engines, strict=True) if engine in left
-            )
+        engines = facts.engines(config.models[name])
+        before = facts.engines(old.models[name])
+        dump["models"][name]["engines"] = {
+            str(index): engines[engine].model_dump(exclude={"name"})
+            for index, engine in enumerate(facts.engines(new.models[name]))
+            if engine in before
+        }
     return dump
 
 

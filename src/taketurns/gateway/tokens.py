@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from taketurns.config import pools as facts
 from taketurns.config.engines import UrlEngineConfig
 from taketurns.dialects import cohere_tokens, engine_tokens
 from taketurns.errors import EngineBrokenError, EngineRefusedError, RequestError
@@ -104,8 +105,8 @@ def _engine(pool: GenerationPool) -> _Asked:
     """Return an engine that can be asked: one that has slots, if any has."""
     slots = {engine.name: engine.slots for engine in pool.turns.scheduler.snapshot().engines}
     able = [
-        _Asked(engine, part.kind, part.model or pool.model.name)
-        for engine, part in zip(pool.engines.values(), pool.model.section.engines, strict=True)
+        _Asked(pool.engines[name], part.kind, part.model or pool.model.name)
+        for name, part in facts.engines(pool.model.section).items()
         if isinstance(part, UrlEngineConfig) and part.kind in engine_tokens.KINDS
     ]
     if not able:
