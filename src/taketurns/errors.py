@@ -129,7 +129,12 @@ class EngineRefusedError(EngineError):
     code = "engine_refused"
 
     def __init__(self, engine: str, status: int, body: bytes) -> None:
-        super().__init__(engine, f"engine answered {status}")
+        hint = (
+            "Does it know the model by the name that is configured (engines[].model), and the path?"
+            if status == 404
+            else ""
+        )
+        super().__init__(engine, f"engine {engine} answered {status}", hint=hint)
         self.status = status
         self.body = body
         self.executed = status not in REFUSED_UNEXECUTED

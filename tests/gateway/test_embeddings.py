@@ -141,8 +141,8 @@ async def blocked(site):
     return engine, task
 
 
-@pytest.mark.parametrize(("engine_status", "status"), [(400, 400), (422, 400), (404, 502)])
-def test_a_refused_text_fails_only_its_own_request(play, engine_status, status):
+@pytest.mark.parametrize("engine_status", [400, 413, 422])
+def test_a_refused_text_fails_only_its_own_request(play, engine_status):
     async def scenario(site):
         engine, blocker = await blocked(site)
         picky = site.pool("embed").engines["cpu-0"] = Picky(engine_status)
@@ -154,12 +154,50 @@ def test_a_refused_text_fails_only_its_own_request(play, engine_status, status):
         for number, task in enumerate(good):
             assert vectors_of(await task) == own([f"fine {number}", "fine too"])
         reply = await bad
-        assert reply.status == status
-        if status == 400:
-            assert reply.error["message"].startswith("input is bad")
-            assert reply.error["param"] == "input"
+        assert reply.status == 400
+        assert reply.error["message"].startswith("input is bad")
+        assert reply.error["param"] == "input"
         assert len(picky.calls[0].inputs) == 8
         assert len(picky.calls) == 1 + 4
+
+    play(scenario)
+
+
+def test_an_engine_that_does_not_know_the_model_is_nobody_elses_fault(play, caplog):
+    async def scenario(site):
+        engine, blocker = await blocked(site)
+        picky = site.pool("embed").engines["cpu-0"] = Picky(404)
+        tasks = [site.start(site.embed(["bad", f"text {n}"])) for n in range(3)]
+        await site.queued("embed", 6)
+        engine.release()
+        await blocker
+        for task in tasks:
+            reply = await task
+            assert (reply.status, reply.error["code"]) == (502, "engine_failed")
+        # No search for a bad text: all would be refused.
+        assert len(picky.calls) == 1
+        assert "answered 404. Does it know the model by the name that is configured" in caplog.text
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(("most", "status"), [(4, 200), (3, 400), (None, 200)])
+def test_a_request_has_so_many_tokens_in_all(play, embed_model, most, status):
+    async def scenario(site):
+        reply = await site.embed([[1, 2], [3, 4]])
+        assert reply.status == status
+        if status == 400:
+            assert reply.error["param"] == "input"
+            assert "has 4 tokens in all, and the most is 3" in reply.error["message"]
+            assert not site.engines["cpu-0"].calls
+
+    play(scenario, models={"embed": embed_model(request_tokens_max=most)})
+
+
+def test_openai_s_own_limit_is_the_default(play):
+    async def scenario(site):
+        section = site.pool("embed").model.section
+        assert section.request_tokens_max == 300_000
 
     play(scenario)
 

@@ -80,6 +80,27 @@ def test_errors_have_each_dialects_form(play, vectors):
     play(scenario, models=vectors)
 
 
+def test_tei_has_a_status_of_its_own_for_what_is_too_large(play, embed_model):
+    async def scenario(site):
+        for path, few in (
+            ("/embed", {"inputs": ["a", "b", "c"]}),
+            ("/embed", {"inputs": "word " * 100}),
+            ("/rerank", {"query": "a", "texts": ["b", "c", "d"]}),
+            ("/rerank", {"query": "a", "texts": ["word " * 100]}),
+        ):
+            reply = await site.post(path, few)
+            assert (reply.status, reply.json["error_type"]) == (413, "Validation"), few
+        for path, few in (
+            ("/v1/embeddings", {"model": "embed", "input": ["a", "b", "c"]}),
+            ("/v1/rerank", {"model": "embed", "query": "a", "documents": ["b", "c", "d"]}),
+        ):
+            assert (await site.post(path, few)).status == 400
+
+    endpoints = ["embeddings", "rerank"]
+    model = embed_model(endpoints=endpoints, inputs_max=2, input_tokens_max=20)
+    play(scenario, models={"embed": model})
+
+
 def test_a_model_must_be_named_where_there_are_several(play, vectors, embed_model):
     models = {**vectors, "other": embed_model(engines=[{"url": "http://fake:3", "name": "x"}])}
 

@@ -32,6 +32,19 @@ def test_ping_is_empty_and_200_until_it_drains(play, models):
     play(scenario, models=models, server=SERVER)
 
 
+def test_ping_is_503_while_no_engine_can_be_used(play, models):
+    async def scenario(site):
+        for model, name in (("chat", "gpu-0"), ("embed", "cpu-0")):
+            assert (await site.send("GET", "/ping", tenant=None)).status == 200
+            site.pool(model).availability.drain(name, drained=True)
+        reply = await site.send("GET", "/ping", tenant=None)
+        assert (reply.status, reply.body) == (503, b"")
+        site.pool("chat").availability.drain("gpu-0", drained=False)
+        assert (await site.send("GET", "/ping", tenant=None)).status == 200
+
+    play(scenario, models=models, server=SERVER)
+
+
 HELLO = [{"role": "user", "content": "hi"}]
 
 

@@ -164,6 +164,10 @@ class ModelConfig(Section):
     inputs_max: Annotated[Count, between(1, 100_000)] = 2048
     """Most texts in one request; above it 400. Default 2048. Embeddings only."""
 
+    request_tokens_max: Annotated[Count, between(1, COUNT_MAX)] | None = 300_000
+    """Most tokens of all texts of one request to ``/v1/embeddings``; above it 400. null: no limit.
+    Default 300000, as OpenAI has it. Embeddings only."""
+
     dimensions: Flag = False
     """Whether clients may ask for shorter vectors. Default false. Embeddings only."""
 
@@ -298,6 +302,7 @@ class ModelConfig(Section):
         "batch",
         "input_tokens_max",
         "inputs_max",
+        "request_tokens_max",
         "dimensions",
         "rerank",
         "tokenizer",

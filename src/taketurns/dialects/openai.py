@@ -160,7 +160,7 @@ def each_input(raw: bytes, field: str, *, count_max: int | None = None) -> Itera
         return iter([_filled(decode(_IDS, text, under=field), field)])
     parts = decode(_PARTS, text, under=field)
     if count_max is not None and len(parts) > count_max:
-        raise invalid(
+        raise too_large(
             field,
             f"has {len(parts)} entries, and the most is {count_max}",
             "Send them in several requests.",
@@ -222,6 +222,15 @@ def invalid(field: str | None, problem: str, hint: str = "") -> RequestError:
     """Return the 400 that says what is wrong with a field, or with the body as a whole."""
     message = f"`{field}` {problem}." if field else f"The body {problem}."
     return RequestError(400, "invalid_value", message, param=field, hint=hint)
+
+
+class TooLargeError(RequestError):
+    """A request has too many texts, or a text too many tokens: TEI has a status of its own."""
+
+
+def too_large(field: str, problem: str, hint: str) -> TooLargeError:
+    """Return the 400 that says what is too large."""
+    return TooLargeError(400, "invalid_value", f"`{field}` {problem}.", param=field, hint=hint)
 
 
 def cannot(field: str, why: str, hint: str = "Leave it out.") -> RequestError:

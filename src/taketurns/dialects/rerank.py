@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from taketurns.dialects.openai import decode, invalid
+from taketurns.dialects.openai import decode, invalid, too_large
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def checked(
     if not documents:
         raise invalid(field, "is empty", "Send at least one text.")
     if len(documents) > documents_max:
-        raise invalid(
+        raise too_large(
             field,
             f"has {len(documents)} entries, and the most is {documents_max}",
             "Send them in several requests.",

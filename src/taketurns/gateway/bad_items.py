@@ -29,7 +29,10 @@ Request = Sequence[Ticket]
 
 
 def blames_caller(error: EngineError) -> bool:
-    """Tell whether an engine refused what it was sent: it did no work."""
+    """Tell whether an engine refused what it was sent: it did no work.
+
+    Not by a 404: that it doesn't know the model or the path is the operator's fault.
+    """
     return isinstance(error, EngineRefusedError) and error.status in CALLER_STATUSES
 
 

@@ -9,6 +9,7 @@ from typing import cast
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.limit_rules import Amounts
 from taketurns.core.model import Ticket
+from taketurns.dialects.openai import too_large
 from taketurns.errors import EngineUnavailableError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.batch_call import BatchEngine
@@ -164,6 +165,13 @@ class EmbeddingPool:
             inputs = [prefix + text if isinstance(text, str) else text for text in request.inputs]
             request = replace(request, inputs=inputs)
         items, sizes = await self.counter.inputs(request)
+        total, most = sum(sizes), request.total_tokens_max
+        if most is not None and total > most:
+            raise too_large(
+                "input",
+                f"has {total} tokens in all, and the most is {most}",
+                "Send it in several requests.",
+            )
         options = Options(dimensions=request.dimensions, truncate=self._passed_on(request.truncate))
         work = self._work(items, sizes, options, request.name_of)
         await self._run(exchange, work, caller, counted)

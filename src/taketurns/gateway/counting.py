@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from taketurns.dialects.openai import BYTES_PER_TOKEN, invalid
+from taketurns.dialects.openai import BYTES_PER_TOKEN, invalid, too_large
 from taketurns.errors import RequestError
 from taketurns.gateway.items import EmbedRequest, ScoreRequest
 from taketurns.gateway.work import Item
@@ -214,7 +214,7 @@ def utf8_length(text: str) -> int:
 
 def too_long(field: str, size: int, tokens_max: int) -> RequestError:
     """Return the 400 that says that a text is too long."""
-    return invalid(field, f"has {size} tokens, and the most is {tokens_max}", "Shorten it.")
+    return too_large(field, f"has {size} tokens, and the most is {tokens_max}", "Shorten it.")
 
 
 def divide(total: int, sizes: Sequence[int]) -> list[int]:

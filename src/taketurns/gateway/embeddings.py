@@ -32,7 +32,12 @@ async def answer_openai(
     if request.dimensions is not None and not section.dimensions:
         raise invalid("dimensions", "can't be chosen for this model", "Leave it out.")
     inputs = await _read(request.inputs)
-    asked = EmbedRequest(inputs, lambda index: f"input[{index}]", dimensions=request.dimensions)
+    asked = EmbedRequest(
+        inputs,
+        lambda index: f"input[{index}]",
+        dimensions=request.dimensions,
+        total_tokens_max=section.request_tokens_max,
+    )
     embedded = await pool.embed(exchange, asked, caller)
     return await _written(
         openai.embeddings_answer(

@@ -17,6 +17,7 @@ from taketurns.core.limit_rules import Amounts
 from taketurns.core.snapshot import PoolSnapshot
 from taketurns.dialects.models import model_answer, models_answer
 from taketurns.dialects.names import Dialect
+from taketurns.dialects.openai import TooLargeError
 from taketurns.dialects.own_fields import field_names, read_asked, with_model
 from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
 from taketurns.gateway.admission import Admission
@@ -308,13 +309,16 @@ class Gateway:
         problem = problem_of(error, retry_after_us=retry_after_us)
         if exchange.executed:
             problem = replace(problem, executed=True)
+        if isinstance(error, TooLargeError) and exchange.dialect is Dialect.TEI:
+            problem = replace(problem, status=413)
         if problem.code == "insufficient_quota" and exchange.dialect is Dialect.COHERE:
             # Which its clients don't try again, as they do a 429.
             problem = replace(problem, status=402)
         if problem.code == "internal_error":
             LOG.error("request %s failed", record.request_id, exc_info=error)
         elif problem.status in {502, 503, 504}:
-            LOG.warning("request %s: %s", record.request_id, error)
+            told = ". ".join(filter(None, (str(error), getattr(error, "hint", ""))))
+            LOG.warning("request %s: %s", record.request_id, told)
         record.outcome = problem.outcome
         record.code = problem.code
         record.status = problem.status
@@ -436,20 +440,26 @@ class Gateway:
     async def answer_ready(self, exchange: Exchange) -> Answer:
         """Answer ``GET /readyz``: it takes requests, and at least one model has an engine."""
         exchange.record.endpoint = "health"
-        if not self.ready:
-            return Answer(503, b'{"status":"draining"}', headers={"Retry-After": "1"})
-        if not any(pool.availability.usable for pool in self.pools.all().values()):
-            return Answer(503, b'{"status":"no_engine"}', headers={"Retry-After": "1"})
-        if not self.coordination.ready:
-            return Answer(503, b'{"status":"no_coordinator"}', headers={"Retry-After": "1"})
+        reason = self._unready()
+        if reason:
+            told = msgspec.json.encode({"status": reason})
+            return Answer(503, told, headers={"Retry-After": "1"})
         if self.coordination.alone:
             return Answer(200, b'{"status":"ready","detail":"without the coordinator"}')
         return Answer(200, b'{"status":"ready"}')
 
     async def _ping(self, exchange: Exchange) -> Answer:
-        """Answer SageMaker's ``GET /ping``: an empty 200 while it takes requests."""
+        """Answer SageMaker's ``GET /ping``: as ``/readyz``, without a word."""
         exchange.record.endpoint = "health"
-        return Answer(200 if self.ready else 503, b"")
+        return Answer(503 if self._unready() else 200, b"")
+
+    def _unready(self) -> str:
+        """Return why it should get no requests; empty: it should."""
+        if not self.ready:
+            return "draining"
+        if not any(pool.availability.usable for pool in self.pools.all().values()):
+            return "no_engine"
+        return "" if self.coordination.ready else "no_coordinator"
 
     def _settle(self, exchange: Exchange) -> None:
         """Correct what a request's limits were charged to what it took: on every way out."""

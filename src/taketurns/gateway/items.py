@@ -22,6 +22,7 @@ class EmbedRequest:
         truncate: Which end of a text that is too long is cut off; None: it's refused. Where
             neither the gateway nor the engine can cut, it's refused all the same.
         tokens_max: Longest text, in tokens, where the client sets a limit below the model's.
+        total_tokens_max: Most tokens of all texts together; None: any.
         input_type: What the texts are for (``search_query``, ``search_document`` ...), for models
             that want it told by a prefix; "": not said.
     """
@@ -31,6 +32,7 @@ class EmbedRequest:
     dimensions: int | None = None
     truncate: Truncate | None = None
     tokens_max: int | None = None
+    total_tokens_max: int | None = None
     input_type: str = ""
 
 

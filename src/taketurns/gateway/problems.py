@@ -334,7 +334,7 @@ def _engine_problem(error: EngineError) -> Problem:
     return Problem(502, error.code, message, failed, executed=True)
 
 
-CALLER_STATUSES = frozenset({400, 404, 413, 422})
+CALLER_STATUSES = frozenset({400, 413, 422})
 """Statuses with which an engine refuses what the caller sent."""
 
 
@@ -348,7 +348,7 @@ def _engine_refusal(error: EngineRefusedError) -> Problem:
             failed,
             retry_after_us=5 * US_PER_S,
         )
-    if error.status in CALLER_STATUSES - {404}:
+    if error.status in CALLER_STATUSES:
         told = _engine_words(error.body)
         message = told.message or "The engine refuses the request."
         return Problem(400, "engine_rejected", message, failed, param=told.param)
