@@ -36,8 +36,8 @@ class Admin:
         self._gateway = gateway
         self._token = token
         self._routes: dict[str, Callable[[Exchange], Awaitable[Answer]]] = {
-            "/livez": gateway.answer_live,
-            "/readyz": gateway.answer_ready,
+            "/livez": gateway.health.answer_live,
+            "/readyz": gateway.health.answer_ready,
             "/metrics": self._metrics,
             "/pools": self._pools,
             "/requests": self._requests,

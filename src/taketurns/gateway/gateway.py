@@ -28,6 +28,7 @@ from taketurns.gateway.coordination import Coordination
 from taketurns.gateway.engine_changes import engine_changes
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.failed_auth import FailedAuth
+from taketurns.gateway.health import Health
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.key_directory import key_directory
 from taketurns.gateway.probes import Probes
@@ -65,6 +66,7 @@ class Gateway:
 
     Attributes:
         active: Exchanges under way, by the task that handles each.
+        health: Answers probes.
         ready: False once it's to get nothing new.
         draining: True once it takes nothing new.
     """
@@ -115,15 +117,16 @@ class Gateway:
         self._failed_auth = FailedAuth(config.server.auth_failures_max)
         self._created_s = wall_time_s()
         self._log: LogWriter | None = None
+        self.health = health = Health(self.pools, self.coordination, lambda: self.ready)
         self._routes: dict[str, dict[str, Handle]] = {
             "/v1/models": {"GET": self._models},
             "/v1/check-api-key": {"POST": self._check_key},
-            "/livez": {"GET": self.answer_live, "HEAD": self.answer_live},
-            "/readyz": {"GET": self.answer_ready, "HEAD": self.answer_ready},
+            "/livez": {"GET": health.answer_live, "HEAD": health.answer_live},
+            "/readyz": {"GET": health.answer_ready, "HEAD": health.answer_ready},
         }
         if config.server.sagemaker:
             self._routes |= {
-                "/ping": {"GET": self._ping},
+                "/ping": {"GET": health.answer_ping},
                 "/invocations": {"POST": self._invoke},
             }
 
@@ -431,35 +434,6 @@ class Gateway:
         tenant = self._tenant(exchange)
         model = listed_model(self.pools, exchange.path.rpartition("/")[2], tenant)
         return Answer(200, model_answer(model, self._created_s))
-
-    async def answer_live(self, exchange: Exchange) -> Answer:
-        """Answer ``GET /livez``: the process runs."""
-        exchange.record.endpoint = "health"
-        return Answer(200, b'{"status":"alive"}')
-
-    async def answer_ready(self, exchange: Exchange) -> Answer:
-        """Answer ``GET /readyz``: it takes requests, and at least one model has an engine."""
-        exchange.record.endpoint = "health"
-        reason = self._unready()
-        if reason:
-            told = msgspec.json.encode({"status": reason})
-            return Answer(503, told, headers={"Retry-After": "1"})
-        if self.coordination.alone:
-            return Answer(200, b'{"status":"ready","detail":"without the coordinator"}')
-        return Answer(200, b'{"status":"ready"}')
-
-    async def _ping(self, exchange: Exchange) -> Answer:
-        """Answer SageMaker's ``GET /ping``: as ``/readyz``, without a word."""
-        exchange.record.endpoint = "health"
-        return Answer(503 if self._unready() else 200, b"")
-
-    def _unready(self) -> str:
-        """Return why it should get no requests; empty: it should."""
-        if not self.ready:
-            return "draining"
-        if not any(pool.availability.usable for pool in self.pools.all().values()):
-            return "no_engine"
-        return "" if self.coordination.ready else "no_coordinator"
 
     def _settle(self, exchange: Exchange) -> None:
         """Correct what a request's limits were charged to what it took: on every way out."""
