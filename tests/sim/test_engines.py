@@ -4,12 +4,13 @@
 from functools import partial
 
 import pytest
-from sim.conftest import asks
+from sim.conftest import ROUND, asks
 
 from taketurns.core.cost import TokensCost
 from taketurns.core.model import BatchRules, PoolRules, Tier
 from taketurns.errors import ConfigError
 from taketurns.sim.engines.batches import BatchEngine, BatchProfile
+from taketurns.sim.engines.continuous import ContinuousEngine
 from taketurns.sim.engines.kinds import read_engine
 from taketurns.sim.engines.slots import SlotsEngine, SlotsProfile
 from taketurns.sim.reading import Section
@@ -101,3 +102,19 @@ def test_the_production_scheduler_fills_batches_with_items_of_many_tenants(play)
 def test_an_engine_that_makes_no_sense_is_a_fault_of_the_file(value, words):
     with pytest.raises(ConfigError, match=words):
         read_engine(Section(value))
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        slots(2),
+        slots(20, seats=True),
+        batches(),
+        lambda number, *rest: ContinuousEngine(number, ROUND, *rest),
+    ],
+)
+def test_a_request_that_is_alone_takes_its_time_alone(play, engine):
+    request = asks("a", 7, tokens=(12, 9))
+    watched = play(first_come, [request], profile=engine, model=None)
+    solo_us = watched.run.engines[0].solo_us(request)
+    assert request.finished_us - request.arrived_us == pytest.approx(solo_us, abs=5)

@@ -93,3 +93,42 @@ def test_tenants_figures_count_overtaking_holding_and_early_ones():
     assert a["overtaken_p99"] == 1
     assert b["overtaken_p99"] == 0
     assert seen.figures()["served"] == 1
+
+
+def test_slowdown_is_time_of_what_it_takes_alone():
+    seen = Collected(SPAN, {}, SPAN)
+    seen.solo = lambda request: 1_000_000.0
+    for request in (one("a", "a", 0, 0, 1), one("b", "a", 0, 1, 4)):
+        seen.arrived(request)
+        seen.admitted(request)
+        seen.finished(request)
+    figures = seen.tenants["a"].figures()
+    assert figures["slowdown_p50"] == pytest.approx(1, rel=0.01)
+    assert figures["slowdown_p99"] == pytest.approx(4, rel=0.01)
+
+
+def test_tiers_are_looked_at_each_for_itself():
+    seen = Collected(SPAN, {}, SPAN)
+    plan = [
+        ("a", "gold", 0, 0, 39),
+        ("a", "gold", 0, 39.9, 39.95),
+        ("b", "gold", 0, 0, 39),
+        ("b", "gold", 0, 39.9, 39.95),
+        ("c", "free", 0, 0, 39),
+        ("c", "free", 0, 39.9, 39.95),
+        ("d", "free", 0, 39.9, 39.95),
+    ]
+    made = []
+    for number, (tenant, tier, *times) in enumerate(plan):
+        request = one(f"{number}", tenant, *times)
+        request.tier = tier
+        seen.arrived(request)
+        made.append(request)
+    for request in sorted(made, key=lambda request: request.admitted_us):
+        seen.admitted(request)
+        seen.finished(request)
+    figures = seen.figures()
+    assert figures["misallocated:gold"] == pytest.approx(0, abs=0.02)
+    assert figures["misallocated:free"] == pytest.approx(0.5, abs=0.02)
+    assert figures["queued_p99_s:free"] == pytest.approx(39.9, rel=0.01)
+    assert figures["slowdown_p99:free"] == 0

@@ -21,12 +21,16 @@ if TYPE_CHECKING:
 
 FORMAT_BY_ENDING = {".jsonl": "request-log", ".log": "request-log", ".json": "request-log"}
 
+REFUSED_BY = "refused_by:"
+
 FIGURES = (
     ("arrived", "arrived", "{:,.0f}"),
     ("served", "served", "{:,.0f}"),
     ("queued_p50_s", "queued p50 s", "{:.3g}"),
     ("queued_p99_s", "queued p99 s", "{:.3g}"),
     ("first_token_p99_s", "first token p99 s", "{:.3g}"),
+    ("refused", "refused", "{:,.0f}"),
+    ("expired", "expired", "{:,.0f}"),
 )
 
 
@@ -64,9 +68,9 @@ def replay(  # noqa: PLR0913 - one for each option
 ) -> None:
     """Play recorded traffic through the scheduler that a configuration describes.
 
-    Its tiers, weights, caps, slots, quantum, cost model and queue bounds and
-    timeouts hold; rate limits and wait targets don't. A trace without tenants
-    is dealt to those of the configuration.
+    All of it holds: tiers, weights, caps, slots, headroom, quantum, cost model,
+    queue bounds and timeouts, limits and wait targets. A trace counts as one
+    month. One without tenants is dealt to those of the configuration.
     """
     from taketurns.config.load import load
     from taketurns.sim import report
@@ -91,6 +95,10 @@ def replay(  # noqa: PLR0913 - one for each option
         output.result_json(report.as_json(scenarios[str(config)], rows, tenants=True))
         return
     output.table(*_compared(rows))
+    heads, lines = _refusals(rows)
+    if lines:
+        output.result("")
+        output.table(heads, lines)
 
 
 def fit(
@@ -159,6 +167,7 @@ def _scenario(
     from taketurns.sim.reading import Section
     from taketurns.sim.scenario import Scenario
     from taketurns.sim.schedulers.base import TenantFacts
+    from taketurns.sim.schedulers.gate import GateRules
     from taketurns.sim.schedulers.predictors import Learned
     from taketurns.sim.schedulers.round_robin import RoundRobin
     from taketurns.sim.traces import dealt, read_trace
@@ -179,6 +188,14 @@ def _scenario(
     nobody = Random(0)  # noqa: S311 - what it would deal is not looked at
     length_us = max((request.arrived_us for request in play(nobody)), default=0)
     cost = pools.cost_model(section)
+    # In shadow mode the throttle refuses nothing.
+    targets = pool.wait_target_us if section.throttle == "enforce" else {}
+    gate = GateRules(
+        {tier: target for tier, target in targets.items() if target is not None},
+        config.limit_rules(),
+        name,
+        section.endpoints[0],
+    )
 
     return Scenario(
         name=str(path),
@@ -197,7 +214,14 @@ def _scenario(
         show=(),
         schedulers={
             str(path): lambda around: RoundRobin(
-                pool.rules, pool.tiers, cost, Learned(256), around, slots=slots, settle_cost=16
+                pool.rules,
+                pool.tiers,
+                cost,
+                Learned(256),
+                around,
+                slots=slots,
+                settle_cost=16,
+                gate=gate,
             )
         },
         published={},
@@ -266,5 +290,27 @@ def _compared(rows: "Sequence[Row]") -> tuple[list[str], list[list[str]]]:
     return heads, lines
 
 
+def _refusals(rows: "Sequence[Row]") -> tuple[list[str], list[list[str]]]:
+    """Return what refused whose requests, and how many; with two configurations, by both."""
+    found = sorted(
+        {
+            (name, figure)
+            for row in rows
+            for name, tenant in row.tenants.items()
+            for figure in tenant
+            if figure.startswith(REFUSED_BY)
+        }
+    )
+    heads = ["tenant", "refused by", "requests", *(["against"] if len(rows) == 2 else [])]
+    return heads, [
+        [
+            name,
+            figure.removeprefix(REFUSED_BY),
+            *(f"{_of(row, name, figure):,.0f}" for row in rows),
+        ]
+        for name, figure in found
+    ]
+
+
 def _of(row: "Row", tenant: str, figure: str) -> float:
-    return row.tenants[tenant][figure] if tenant in row.tenants else 0.0
+    return row.tenants[tenant].get(figure, 0.0) if tenant in row.tenants else 0.0

@@ -3,12 +3,13 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from taketurns.sim.measures.collect import Collected
+from taketurns.sim.measures.targets import Truth
 from taketurns.sim.measures.tenants import TenantMeasure
-from taketurns.sim.run import Run, Setting
+from taketurns.sim.run import Observer, Run, Setting
 from taketurns.sim.scenario import Scenario
 from taketurns.units import us_from_s
 
@@ -64,17 +65,27 @@ def run_once(scenario: Scenario, scheduler: str, seed: int) -> tuple[dict[str, f
         str(seed),
         None if scenario.end_s is None else us_from_s(scenario.end_s),
     )
-    clients = [client for loop in scenario.loops for client in loop.clients(str(seed))]
-    run = Run(setting, scenario.arrivals(str(seed)), observer, clients)
+    run = _run(scenario, setting, observer, seed)
+    observer.solo = run.engines[0].solo_us
     run.go()
     observer.close(run.clock.now_us())
     figures = observer.figures() | run.figures()
+    if "false_admits" in figures:
+        truth = Truth(observer.targets.turned_away, us_from_s(scenario.duration_s))
+        again = replace(setting, engine=scenario.engine(Random(f"engine {seed}")), throttled=False)
+        _run(scenario, again, truth, seed).go()
+        figures |= truth.figures()
     for name in scenario.show:
         tenant, _, figure = name.rpartition(".")
-        if tenant:
+        if tenant and name not in figures:
             measure = observer.tenants.get(tenant) or TenantMeasure()
             figures[name] = measure.figures()[figure]
     return figures, observer
+
+
+def _run(scenario: Scenario, setting: Setting, observer: Observer, seed: int) -> Run:
+    clients = [client for loop in scenario.loops for client in loop.clients(str(seed))]
+    return Run(setting, scenario.arrivals(str(seed)), observer, clients)
 
 
 def run_all(

@@ -61,13 +61,22 @@ def table(scenario: Scenario, rows: Sequence[Row]) -> tuple[list[str], list[list
         line = [row.scheduler, *(str(value) for value in row.point.values())]
         known = scenario.published.get(row.scheduler, {})
         for figure in shown:
-            value = row.median(figure)
-            line.append(f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}")
+            # Without a wait target, say, there is nothing false.
+            value = row.median(figure) if figure in row.runs[0] else None
+            line.append("" if value is None else _number(value))
             if figure in told:
                 there = known.get(figure)
-                line += ["", ""] if not there else [f"{there:,g}", f"{value / there:.2f}"]
+                line += (
+                    ["", ""]
+                    if not there or value is None
+                    else [f"{there:,g}", f"{value / there:.2f}"]
+                )
         lines.append(line)
     return heads, lines
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"
 
 
 def head_of(figure: str) -> str:

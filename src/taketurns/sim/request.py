@@ -31,6 +31,8 @@ class Request:
         start_step: Decoding steps that its engine had made when it was admitted.
         expected: Output tokens that its scheduler expected.
         standing: What stands charged for it, in the scheduler's cost unit.
+        target_us: Wait within which it should start; None: it has no target.
+        refused_by: What refused it, where something did.
         number: Its place in the order of arrival, among those that were accepted.
         client: Whose thread waits for it, in a closed loop; None in an open one.
     """
@@ -49,8 +51,10 @@ class Request:
         "number",
         "output_tokens",
         "priority",
+        "refused_by",
         "standing",
         "start_step",
+        "target_us",
         "tenant",
         "tier",
     )
@@ -82,6 +86,8 @@ class Request:
         self.expected = 0
         self.standing = 0
         self.number = 0
+        self.target_us: int | None = None
+        self.refused_by = ""
         self.client: Client | None = None
 
     def produced(self, step: int) -> int:

@@ -48,6 +48,7 @@ class Setting:
         tenants: The tenants that differ from the defaults.
         seed: For schedulers that roll dice.
         end_us: Stop here; None: when everything is served.
+        throttled: See :class:`~taketurns.sim.schedulers.base.Surroundings`.
     """
 
     scheduler: Callable[[Surroundings], SimScheduler]
@@ -56,6 +57,7 @@ class Setting:
     tenants: Mapping[str, TenantFacts]
     seed: str
     end_us: int | None = None
+    throttled: bool = True
 
 
 class Run:
@@ -90,6 +92,7 @@ class Run:
                 setting.engines,
                 self._wake,
                 self._expired,
+                setting.throttled,
             )
         )
         self.engines = [

@@ -26,6 +26,10 @@ class SimEngine(Protocol):
         """Look for work: something has arrived."""
         ...
 
+    def solo_us(self, request: Request) -> float:
+        """Return how long a request takes that has the engine for itself."""
+        ...
+
     def figures(self) -> dict[str, float]:
         """Return what only the engine knows, by name; means over engines make sense."""
         ...

@@ -92,6 +92,9 @@ class BatchEngine:
             self._tokens += sum(request.input_tokens for request in batch)
             self._clock.call_at(self._clock.now_us() + took, partial(self._finish, batch))
 
+    def solo_us(self, request: Request) -> float:
+        return self._profile.base_us + self._profile.token_us * request.input_tokens
+
     def figures(self) -> dict[str, float]:
         room = self._batches * self._profile.tokens_max
         return {"batch_fill": self._tokens / room if room else 0.0}

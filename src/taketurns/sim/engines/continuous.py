@@ -107,6 +107,13 @@ class ContinuousEngine:
         elif self._open:
             self._cut_short()
 
+    def solo_us(self, request: Request) -> float:
+        profile, steps = self._profile, request.output_tokens - 1
+        prefill = profile.overhead_us + profile.prefill_token_us * request.input_tokens
+        one = profile.overhead_us + profile.step_us + profile.step_request_us
+        resident = steps * (request.input_tokens + 1) + steps * (steps - 1) // 2
+        return prefill + steps * one + profile.step_token_us * resident
+
     def figures(self) -> dict[str, float]:
         return {}
 

@@ -89,6 +89,11 @@ class SlotsEngine:
             done_us = first_us + int(profile.output_us * request.output_tokens) or 1
             self._clock.call_at(done_us, partial(self._finish, request, width))
 
+    def solo_us(self, request: Request) -> float:
+        profile = self._profile
+        taken = 0.0 if profile.seats else profile.input_us * request.input_tokens
+        return profile.request_us + taken + profile.output_us * request.output_tokens
+
     def figures(self) -> dict[str, float]:
         return {}
 

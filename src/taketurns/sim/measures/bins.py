@@ -2,7 +2,7 @@
 """Time in equal bins: how fair service was among those that were backlogged throughout one."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from taketurns.core.fairness import jain_index, max_min_shares
 from taketurns.sim.measures.timeline import Timeline
@@ -63,24 +63,31 @@ class Bins:
         shares = max_min_shares(there, demands, weights)
         return {tenant: float(share) for tenant, share in shares.items()}
 
-    def figures(self, timeline: Timeline) -> dict[str, float]:
+    def figures(self, timeline: Timeline, only: Collection[str] | None = None) -> dict[str, float]:
         """Return fairness among backlogged tenants, over the bins that have two or more.
 
         ``jain``: Jain's index of service per weight among them, the mean over
         bins. ``misallocated``: share of all service that went elsewhere than
         weighted max-min fairness says, where backlogged tenants want
         everything and the others what they got.
+
+        Args:
+            timeline: What happened.
+            only: Look at these tenants, and at what was left to them; None: all.
         """
         indices, elsewhere, total = [], 0.0, 0.0
-        for at, served in enumerate(self.served(timeline)):
-            names = sorted(self._backlogged(timeline, at))
+        for at, got in enumerate(self.served(timeline)):
+            served, names = got, sorted(self._backlogged(timeline, at))
+            if only is not None:
+                names = [name for name in names if name in only]
+                served = {name: value for name, value in got.items() if name in only}
             if len(names) < 2:
                 continue
             indices.append(
                 jain_index([served.get(name, 0.0) / self._weights.get(name, 1) for name in names])
             )
             there = round(sum(served.values()))
-            demands = {name: round(got) for name, got in sorted(served.items())}
+            demands = {name: round(value) for name, value in sorted(served.items())}
             demands |= dict.fromkeys(names, there)
             weights = {name: self._weights.get(name, 1) for name in demands}
             fair = max_min_shares(there, demands, weights)

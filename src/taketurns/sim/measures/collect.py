@@ -2,9 +2,11 @@
 """All measures of a run together: the observer that the simulator's commands use."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from taketurns.sim.measures.bins import Bins
+from taketurns.sim.measures.histogram import Histogram
+from taketurns.sim.measures.targets import Targets
 from taketurns.sim.measures.tenants import TenantMeasure
 from taketurns.sim.measures.timeline import Timeline
 from taketurns.sim.measures.windows import Windows
@@ -20,6 +22,11 @@ class Collected:
         offered_us: How long requests arrive: the window of goodput.
         early: Count whose the first so many admitted requests were.
         held_from_us: From when on it counts how long tenants hold slots; None: it doesn't.
+
+    Attributes:
+        solo: Tells how many microseconds a request takes on an engine for itself,
+            so that slowdown is measured; None: it isn't.
+        targets: What became of requests with a wait target.
     """
 
     def __init__(
@@ -34,6 +41,8 @@ class Collected:
         self.bins = Bins(span_us, weights)
         self.timeline = Timeline(sorted({*self.windows.edges, *self.bins.edges}))
         self.tenants: dict[str, TenantMeasure] = {}
+        self.targets = Targets(offered_us)
+        self.solo: Callable[[Request], float] | None = None
         self.last_us = 0
         self._offered_us = offered_us
         self._early = early
@@ -45,16 +54,20 @@ class Collected:
     def arrived(self, request: Request) -> None:
         tenant = self.tenants.get(request.tenant)
         if tenant is None:
-            self.tenants[request.tenant] = tenant = TenantMeasure()
+            self.tenants[request.tenant] = tenant = TenantMeasure(request.tier)
         tenant.arrived += 1
         self.timeline.arrived(request)
 
     def refused(self, request: Request) -> None:
-        self.tenants[request.tenant].refused += 1
+        tenant = self.tenants[request.tenant]
+        tenant.refused += 1
+        tenant.refused_by[request.refused_by] += 1
+        self.targets.refused(request)
         self.timeline.left(request.tenant, request.arrived_us)
 
     def expired(self, request: Request, now_us: int) -> None:
         self.tenants[request.tenant].expired += 1
+        self.targets.admitted(request)
         self.timeline.left(request.tenant, now_us)
 
     def admitted(self, request: Request) -> None:
@@ -64,6 +77,8 @@ class Collected:
         tenant.overtaken.add(overtaken if overtaken > 0 else 0)
         if self._held_from_us is not None:
             self._running[request.id] = request
+        if request.target_us is not None:
+            self.targets.admitted(request)
         self._admitted += 1
         if self._admitted <= self._early:
             tenant.early += 1
@@ -75,6 +90,11 @@ class Collected:
             del self._running[request.id]
             self._hold(request, finished_us, self._held_from_us)
         tenant.finished(request)
+        if self.solo is not None:
+            took_us = finished_us - request.arrived_us
+            tenant.slowdown.add(round(1_000 * took_us / self.solo(request)))
+        if request.target_us is not None:
+            self.targets.finished(request)
         self.timeline.finished(request)
         if finished_us <= self._offered_us:
             self._in_time_tokens += request.input_tokens + request.output_tokens
@@ -96,6 +116,8 @@ class Collected:
             "variance": statistics.pvariance(differences),
             "accumulated_difference": max(self.windows.accumulated(self.timeline)),
             **self.bins.figures(self.timeline),
+            **self._by_tier(),
+            **self.targets.figures(),
             "tokens_per_s": tokens / (self.last_us / 1e6) if self.last_us else 0.0,
             "goodput_tokens_per_s": self._in_time_tokens / (self._offered_us / 1e6),
             "arrived": sum(tenant.arrived for tenant in tenants),
@@ -105,6 +127,29 @@ class Collected:
             "queued_max_s": max((tenant.queued.largest for tenant in tenants), default=0) / 1e6,
             "last_s": self.last_us / 1e6,
         }
+
+    def _by_tier(self) -> dict[str, float]:
+        """Return misallocation inside each tier and its requests' waits; none with one tier."""
+        names: dict[str, set[str]] = {}
+        for name, tenant in self.tenants.items():
+            names.setdefault(tenant.tier, set()).add(name)
+        if len(names) < 2:
+            return {}
+        found: dict[str, float] = {}
+        for tier, members in sorted(names.items()):
+            fair = self.bins.figures(self.timeline, members)
+            queued, slowdown = Histogram(), Histogram()
+            for name in members:
+                queued.merge(self.tenants[name].queued)
+                slowdown.merge(self.tenants[name].slowdown)
+            found |= {
+                f"misallocated:{tier}": fair["misallocated"],
+                f"queued_p50_s:{tier}": queued.quantile(0.5) / 1e6,
+                f"queued_p99_s:{tier}": queued.quantile(0.99) / 1e6,
+                f"slowdown_p50:{tier}": slowdown.quantile(0.5) / 1e3,
+                f"slowdown_p99:{tier}": slowdown.quantile(0.99) / 1e3,
+            }
+        return found
 
     def _hold(self, request: Request, until_us: int, from_us: int) -> None:
         held_us = max(0, until_us - max(request.admitted_us, from_us))

@@ -29,6 +29,14 @@ class Histogram:
         if value > self.largest:
             self.largest = value
 
+    def merge(self, other: "Histogram") -> None:
+        """Count all that another one has counted."""
+        for bucket, count in other._buckets.items():  # noqa: SLF001 - of the same class
+            self._buckets[bucket] = self._buckets.get(bucket, 0) + count
+        self.count += other.count
+        self.total += other.total
+        self.largest = max(self.largest, other.largest)
+
     def quantile(self, share: float) -> float:
         """Return a value that so large a share stayed within; 0 where there is none.
 

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each tenant got: counts, service, how long it waited, and how far it was overtaken."""
 
+from collections import Counter
+
 from taketurns.sim.measures.histogram import Histogram
 from taketurns.sim.request import Request
 
@@ -17,14 +19,19 @@ class TenantMeasure:
         "overtaken",
         "queued",
         "refused",
+        "refused_by",
         "served",
         "service",
+        "slowdown",
+        "tier",
         "tokens",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, tier: str = "") -> None:
+        self.tier = tier
         self.arrived = 0
         self.refused = 0
+        self.refused_by: Counter[str] = Counter()
         self.expired = 0
         self.served = 0
         self.early = 0
@@ -34,6 +41,7 @@ class TenantMeasure:
         self.first = Histogram()
         self.queued = Histogram()
         self.overtaken = Histogram()
+        self.slowdown = Histogram()
 
     def finished(self, request: Request) -> None:
         """Count a request that has its last token."""
@@ -51,6 +59,9 @@ class TenantMeasure:
         ``early``: how many of the first so many that the scenario counts.
         ``held_s``: seconds that it held slots, or seats: its input tokens.
         ``overtaken_p99``: how many that came later went before it.
+        ``slowdown_p99``: time from arrival to the last token, of what the request
+        takes on an engine for itself; 0 where that isn't measured.
+        ``refused_by:NAME``: how many a limit, the throttle or a bound of the queue refused.
         """
         return {
             "arrived": self.arrived,
@@ -66,4 +77,7 @@ class TenantMeasure:
             "first_token_p50_s": self.first.quantile(0.5) / 1e6,
             "first_token_p99_s": self.first.quantile(0.99) / 1e6,
             "overtaken_p99": self.overtaken.quantile(0.99),
+            "slowdown_p50": self.slowdown.quantile(0.5) / 1e3,
+            "slowdown_p99": self.slowdown.quantile(0.99) / 1e3,
+            **{f"refused_by:{name}": count for name, count in sorted(self.refused_by.items())},
         }

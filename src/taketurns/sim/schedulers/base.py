@@ -36,6 +36,8 @@ class Surroundings:
         engines: How many engines there are; they are numbered from 0.
         wake: Tells an engine that a request was pushed to it.
         gone: Told of requests that expired in the queue.
+        throttled: Whoever would start too late is refused; else they are let in, to see
+            what had become of them.
     """
 
     clock: Clock
@@ -44,6 +46,7 @@ class Surroundings:
     engines: int
     wake: Callable[[int], None]
     gone: Callable[[Request], None]
+    throttled: bool = True
 
 
 class SimScheduler(Protocol):
@@ -69,7 +72,7 @@ class SimScheduler(Protocol):
         ...
 
     def arrived(self, request: Request) -> bool:
-        """Queue a request; False where it's refused."""
+        """Queue a request; False where it's refused: ``request.refused_by`` says by what."""
         ...
 
     def head(self, engine: int) -> Request | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The schedulers by the names that scenario files use. A new one is one file and one line here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from taketurns.core.cost import HORIZON_DEFAULT, CostModel, EmaCost, RequestsCost, TokensCost
 from taketurns.core.model import BatchRules, PoolRules, Tier
@@ -10,6 +10,7 @@ from taketurns.sim.schedulers.base import SimScheduler, Surroundings
 from taketurns.sim.schedulers.counters import LeastCounter
 from taketurns.sim.schedulers.fcfs import FirstCome
 from taketurns.sim.schedulers.fleet import Fleet, FleetRules
+from taketurns.sim.schedulers.gate import GateRules
 from taketurns.sim.schedulers.predictors import LastFive, Learned, Nothing, Oracle, Predictor
 from taketurns.sim.schedulers.round_robin import RoundRobin
 from taketurns.sim.schedulers.rpm import PerMinute
@@ -78,6 +79,8 @@ Inner = Callable[[Surroundings, int | None], RoundRobin]
 
 def _read_round_robin(section: Section, *, shared_queue: bool = False) -> Inner:
     """Read all about the production scheduler but its slots."""
+    tiers, cost = read_tiers(section), _cost(section)
+    gate = _gate(section, tiers)
     rules = PoolRules(
         quantum=section.whole("quantum", 500, 1),
         min_charge=section.whole_or_none("min_charge", None, "default"),
@@ -87,8 +90,8 @@ def _read_round_robin(section: Section, *, shared_queue: bool = False) -> Inner:
         batch=_batch(section),
         shared_queue=shared_queue,
         headroom_percent=section.whole("headroom", 0, 0, 90),
+        throttle=gate is not None,
     )
-    tiers, cost = read_tiers(section), _cost(section)
     settle = section.whole("settle_cost", 1, 1)
     default = section.whole("expect", 256, 1)
     predict = section.text("predict", "learned", ("learned", "oracle"))
@@ -100,9 +103,21 @@ def _read_round_robin(section: Section, *, shared_queue: bool = False) -> Inner:
             predictor = Nothing()
         elif predict == "oracle":
             predictor = Oracle(error, around.random)
-        return RoundRobin(rules, tiers, cost, predictor, around, slots=slots, settle_cost=settle)
+        return RoundRobin(
+            rules, tiers, cost, predictor, around, slots=slots, settle_cost=settle, gate=gate
+        )
 
     return make
+
+
+def _gate(section: Section, tiers: Sequence[Tier]) -> GateRules | None:
+    """Read a wait target, which is every tier's: who can't start within it is refused."""
+    if "wait_target" not in section:
+        return None
+    if section.raw("slots") in (None, "fit"):
+        raise section.fault("wait_target", "goes with slots only", "Say how many slots there are.")
+    target_us = us_from_s(section.number("wait_target", least=0.001))
+    return GateRules({tier.name: target_us for tier in tiers})
 
 
 def _batch(section: Section) -> BatchRules | None:

@@ -19,6 +19,7 @@ from taketurns.core.scheduler import Scheduler
 from taketurns.dispatch import Dispatcher
 from taketurns.sim.request import Request
 from taketurns.sim.schedulers.base import Surroundings
+from taketurns.sim.schedulers.gate import Gate, GateRules
 from taketurns.sim.schedulers.predictors import Predictor
 
 
@@ -33,6 +34,7 @@ class RoundRobin:
         around: What it is made for.
         slots: Slots of each engine, or one number for all; None: as many as have room.
         settle_cost: A running charge is settled when it's off by so much, at least 1.
+        gate: What requests are asked before they are queued; None: nothing.
     """
 
     def __init__(
@@ -45,12 +47,14 @@ class RoundRobin:
         *,
         slots: int | Sequence[int] | None = None,
         settle_cost: int = 1,
+        gate: GateRules | None = None,
     ) -> None:
         self.pushes = self.keeps_head = slots is not None
         self.follows = cost.running(1, 1, 1) is not None
         tenants = [Tenant(name, facts.weight, facts.cap) for name, facts in around.tenants.items()]
         self.core = Scheduler(rules, tiers, tenants)
         self._dispatcher = Dispatcher(self.core, around.clock, self._perform)
+        self._gate = None if gate is None else Gate(gate, self.core, enforced=around.throttled)
         self._cost = cost
         self._predictor = predictor
         self._wake = around.wake
@@ -73,7 +77,6 @@ class RoundRobin:
     def arrived(self, request: Request) -> bool:
         request.expected = self._predictor.expected(request)
         request.standing = self._cost.charge(request.input_tokens, request.expected)
-        self._queued[request.id] = request
         ticket = Ticket(
             request.id,
             request.tenant,
@@ -83,9 +86,15 @@ class RoundRobin:
             request.priority,
             request.deadline_us,
         )
-        if self._dispatcher.submit((ticket,)) is None:
+        if self._gate is not None and not self._gate.lets_in(request, ticket):
+            return False
+        self._queued[request.id] = request
+        refused = self._dispatcher.submit((ticket,))
+        if refused is None:
             return True
         del self._queued[request.id]
+        request.refused_by = refused.reason.value
+        self._ended(request, executed=False)
         return False
 
     def head(self, engine: int) -> Request | None:
@@ -119,6 +128,8 @@ class RoundRobin:
         if not self.pushes:
             self._withdraw(engine)
         self._predictor.seen(request)
+        if self._gate is not None:
+            self._gate.ended(request, executed=True)
         cost = self._cost.used(request.input_tokens, request.output_tokens)
         ended = self._dispatcher.finish(request.id, cost=cost)
         self._count += 1
@@ -130,7 +141,7 @@ class RoundRobin:
         """Take a waiting request out; False where it doesn't wait."""
         if not self._dispatcher.cancel((request_id,)):
             return False
-        del self._queued[request_id]
+        self._ended(self._queued.pop(request_id), executed=False)
         return True
 
     def resize(self, slots: int) -> None:
@@ -152,6 +163,10 @@ class RoundRobin:
             "debt_forgiven": state.debt_forgiven,
         }
 
+    def _ended(self, request: Request, *, executed: bool) -> None:
+        if self._gate is not None:
+            self._gate.ended(request, executed=executed)
+
     def _withdraw(self, engine: int) -> None:
         """Take an offered slot back."""
         self._offered[engine] -= 1
@@ -159,7 +174,9 @@ class RoundRobin:
 
     def _perform(self, decision: Granted | Expired) -> None:
         if isinstance(decision, Expired):
-            self._gone(self._queued.pop(decision.ticket.id))
+            request = self._queued.pop(decision.ticket.id)
+            self._ended(request, executed=False)
+            self._gone(request)
             return
         engine = self._numbers[decision.engine]
         granted = self._granted[engine]

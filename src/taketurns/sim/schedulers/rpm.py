@@ -27,6 +27,7 @@ class PerMinute(FirstCome):
         while times and request.arrived_us - times[0] > MINUTE_US:
             times.popleft()
         if len(times) >= self._limit:
+            request.refused_by = "limit"
             return False
         times.append(request.arrived_us)
         return super().arrived(request)
