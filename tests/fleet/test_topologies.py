@@ -3,7 +3,6 @@
 
 import asyncio
 import contextlib
-import gc
 import subprocess
 
 import pytest
@@ -76,10 +75,6 @@ async def story(url, *, rules=PoolRules(quantum=10)):  # noqa: B008 - it's froze
             assert not turns.link.failures
 
 
-# redis-py's cluster client may drop a node's connections unclosed when it learns the topology;
-# they are collected here, so that no later test is blamed for them.
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_cluster_of_three_nodes():
     async def scenario(nodes):
         await formed(nodes)
@@ -90,7 +85,6 @@ def test_a_cluster_of_three_nodes():
 
     with cluster() as nodes:
         run(scenario(nodes))
-    gc.collect()
 
 
 def test_a_failover_by_sentinel():

@@ -11,7 +11,7 @@ from redis.backoff import NoBackoff
 
 from taketurns.config.coordinator import Address, parse_address
 
-__all__ = ["Address", "Client", "make_client", "parse_address"]
+__all__ = ["Address", "Client", "close_client", "make_client", "parse_address"]
 
 Client = Redis | RedisCluster
 
@@ -58,3 +58,12 @@ def make_client(address: Address, *, timeout_s: float, connections_max: int) -> 
         return found
     ((host, port),) = address.hosts[:1]
     return Redis(host=host, port=port, db=address.db, **options)
+
+
+async def close_client(client: Client) -> None:
+    """Close a client's connections."""
+    await client.aclose()
+    if isinstance(client, RedisCluster):
+        # A client that is about to learn the topology anew leaves its nodes' open.
+        for nodes in ("nodes_cache", "startup_nodes"):
+            await client.nodes_manager.aclose(nodes)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from redis import exceptions as redis_errors
 
 from taketurns.errors import StartError, StoreUnavailableError
-from taketurns.fleet.address import Address, make_client
+from taketurns.fleet.address import Address, close_client, make_client
 from taketurns.fleet.breaker import Breaker
 from taketurns.fleet.scripts import SHEBANG, Script
 from taketurns.ports.clock import Clock, Timer
@@ -197,7 +197,7 @@ class Link:
         if self._calls:
             await asyncio.wait(set(self._calls), timeout=self._call_s_max)
         for client in (self._client, self._reader):
-            await client.aclose()
+            await close_client(client)
 
     async def _execute(self, *parts: Arg) -> Any:
         return await self._client.execute_command(*parts)
