@@ -6,7 +6,7 @@ from typing import Any
 from redis.asyncio import Redis
 from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
-from redis.asyncio.sentinel import Sentinel
+from redis.asyncio.sentinel import Sentinel, SentinelConnectionPool
 from redis.backoff import NoBackoff
 
 from taketurns.config.coordinator import Address, parse_address
@@ -61,9 +61,12 @@ def make_client(address: Address, *, timeout_s: float, connections_max: int) -> 
 
 
 async def close_client(client: Client) -> None:
-    """Close a client's connections."""
+    """Close a client's connections, those to sentinels and to all nodes of a cluster included."""
     await client.aclose()
     if isinstance(client, RedisCluster):
         # A client that is about to learn the topology anew leaves its nodes' open.
         for nodes in ("nodes_cache", "startup_nodes"):
             await client.nodes_manager.aclose(nodes)
+    elif isinstance(client.connection_pool, SentinelConnectionPool):
+        for sentinel in client.connection_pool.sentinel_manager.sentinels:
+            await sentinel.aclose()
