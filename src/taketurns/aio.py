@@ -293,7 +293,8 @@ class Turn:
 
     def prefer(self, affinity: int) -> None:
         """Prefer the engine of this number, see :attr:`Ticket.affinity`; before it's waited for."""
-        self.ticket = self.ticket._replace(affinity=affinity)
+        if affinity != self.ticket.affinity:
+            self.ticket = self.ticket._replace(affinity=affinity)
 
     async def __aenter__(self) -> Self:
         turns = self._turns

@@ -146,7 +146,7 @@ def tune_collector() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(100, 20, 1_000)
+    gc.set_threshold(5_000, 4, 100)
 
 
 def run_workers(config: "Config", file: Path, count: int, changes: Mapping[str, object]) -> None:

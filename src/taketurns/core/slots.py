@@ -56,7 +56,7 @@ class Slots:
     @property
     def free(self) -> int:
         """Slots on which nothing runs."""
-        return sum(engine.slots - engine.in_flight for engine in self.available.values())
+        return sum([engine.slots - engine.in_flight for engine in self.available.values()])
 
     @property
     def full(self) -> bool:

@@ -12,7 +12,6 @@ SGLang's additions to it.
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -49,8 +48,7 @@ NOT_PASSED = frozenset(
 """Fields that no engine gets from a client."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
+class GenerationRequest(msgspec.Struct, frozen=True):
     """A chat or completions request, as an engine understands it.
 
     Attributes:

@@ -3,7 +3,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from taketurns.core.limit_rules import Amounts
 from taketurns.dialects.names import Dialect
@@ -13,8 +14,7 @@ from taketurns.telemetry.records import RequestRecord
 JSON = "application/json"
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer that is sent whole.
 
     Attributes:
@@ -27,7 +27,7 @@ class Answer:
     status: int
     body: bytes
     content_type: str = JSON
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = MappingProxyType({})
 
 
 class ClientGoneError(TaketurnsError):

@@ -7,7 +7,7 @@ that knows how its client is answered: so every dialect takes the same way.
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from taketurns.aio import Turn
 from taketurns.config.pools import Pool as PoolFacts
@@ -48,8 +48,7 @@ PARSERS: dict[str, Callable[[bytes], GenerationRequest]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(NamedTuple):
     """One request on its way to an answer.
 
     Attributes:

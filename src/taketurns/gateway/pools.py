@@ -2,6 +2,7 @@
 """What the pools of both kinds have in common: the model they serve, and how fast they work."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from taketurns.config.served import ModelConfig
 from taketurns.core.cost import CostModel
@@ -36,8 +37,7 @@ class ServedModel:
         return self.section.token_cost.output
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """Who sends a request, and how urgent it is among the caller's own.
 
     Attributes:

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
+from functools import lru_cache
 
 from taketurns.config.model import Config
 from taketurns.core.decision import Outcome
@@ -18,7 +19,7 @@ from taketurns.errors import StoreError
 from taketurns.ports.clock import Clock, Timer
 from taketurns.ports.stores import Usage, UsageKey, UsageStore
 from taketurns.stores import choose
-from taketurns.system import new_id, wall_time
+from taketurns.system import new_id, wall_time_s
 from taketurns.telemetry.records import RequestRecord
 from taketurns.units import US_PER_S
 
@@ -164,7 +165,8 @@ def usage_ledger(config: Config, clock: Clock) -> UsageLedger | None:
     if store is None:
         return None
 
-    def today() -> str:
-        return wall_time().astimezone(config.zone).date().isoformat()
+    @lru_cache(1)
+    def day_at(second: int) -> str:
+        return datetime.fromtimestamp(second, config.zone).date().isoformat()
 
-    return UsageLedger(store, today, clock, days=config.usage_days)
+    return UsageLedger(store, lambda: day_at(wall_time_s()), clock, days=config.usage_days)
