@@ -126,9 +126,10 @@ class Availability:
     @property
     def any(self) -> bool:
         """True unless no engine can be used, and couldn't for as long as requests wait for one."""
-        if self.usable or self._down_since_us is None:
+        down_since_us = self._down_since_us
+        if down_since_us is None or self.usable:
             return True
-        return self._clock.now_us() < self._down_since_us + self._wait_us
+        return self._clock.now_us() < down_since_us + self._wait_us
 
     @property
     def usable(self) -> bool:
@@ -282,10 +283,11 @@ class Availability:
         self._arm(engine, now_us)
 
     def _arm(self, engine: _Engine, now_us: int) -> None:
-        wakes = (engine.breaker.next_wake_us(now_us), engine.finder.next_wake_us())
-        due_us = min((wake for wake in wakes if wake is not None), default=None)
-        if due_us is None or self._closed:
+        both = (engine.breaker.next_wake_us(now_us), engine.finder.next_wake_us())
+        wakes = [wake_us for wake_us in both if wake_us is not None]
+        if not wakes or self._closed:
             return
+        due_us = min(wakes)
         if engine.timer is not None:
             # To be woken too early does no harm.
             if engine.due_us <= due_us:

@@ -329,13 +329,13 @@ class Gateway:
 
     def _route(self, exchange: Exchange) -> Handle:
         route = route_of(exchange.path, exchange.headers)
-        if is_cohere(exchange.headers):
-            exchange.dialect = Dialect.COHERE
         if route is not None:
             exchange.dialect = route.dialect
             exchange.record.endpoint = route.endpoint
             methods: Mapping[str, Handle] = {"POST": partial(self._serve, route)}
         else:
+            if is_cohere(exchange.headers):
+                exchange.dialect = Dialect.COHERE
             prefix, _, model = exchange.path.rpartition("/")
             one_model = prefix == "/v1/models" and model
             methods = {"GET": self._model} if one_model else self._routes.get(exchange.path, {})
@@ -351,9 +351,9 @@ class Gateway:
         record = exchange.record
         now_us = self._clock.now_us()
         authorization = exchange.headers.get("Authorization")
-        key = exchange.headers.get("x-api-key")
-        if authorization is None and key is not None and exchange.dialect is Dialect.ANTHROPIC:
-            authorization = f"Bearer {key}"
+        if authorization is None and exchange.dialect is Dialect.ANTHROPIC:
+            key = exchange.headers.get("x-api-key")
+            authorization = None if key is None else f"Bearer {key}"
         try:
             tenant = self._auth.tenant_of(authorization, now_us=now_us)
         except RequestError:

@@ -3,6 +3,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import add
 from typing import NamedTuple, Protocol
 
 
@@ -224,7 +225,7 @@ class Usage(NamedTuple):
 
     def plus(self, other: "Usage") -> "Usage":
         """Return both together."""
-        return Usage(*(mine + its for mine, its in zip(self, other, strict=True)))
+        return Usage(*map(add, self, other))
 
 
 class UsageStore(Protocol):
