@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slots that are kept for tenants that hold none."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -249,3 +251,85 @@ def test_the_order_among_holders_is_the_same_with_and_without_quiet_tenants(
     shorter = min(len(alone), len(beside))
     assert shorter >= 9 + len(picks) // 4
     assert alone[:shorter] == beside[:shorter]
+
+
+@pytest.mark.parametrize("headroom", [0, 30, 60])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_peeked_at_is_what_one_slot_more_would_start(headroom, seed):
+    random = Random(seed)
+    room = pool(2, headroom, quantum=2, tiers=(Tier("gold", slot_share_percent=70), Tier("free")))
+    peeked = []
+    for slots in range(3, 40):
+        for _ in range(random.randrange(5)):
+            room.submit(random.choice("aabcd"), tier=random.choice(["gold", "free"]))
+        room.advance()
+        if room.in_flight and random.random() < 0.5:
+            room.finish(random.randrange(99))
+            room.advance()
+        peek = room.scheduler.peek()
+        room.scheduler.set_engine("engine", slots)
+        started = room.advance()
+        assert peek == (started[0] if started else None)
+        peeked.append(peek)
+    assert any(peeked)
+
+
+def test_a_peek_sees_an_open_turn_of_a_tenant_that_holds_nothing():
+    room = pool(2, 50, quantum=9)
+    for _ in range(3):
+        room.submit("flood")
+    room.advance()
+    assert room.scheduler.peek() is None
+    room.scheduler.set_engine("engine", 1)
+    room.finish()
+    assert room.scheduler.peek().tenant == "flood"
+
+
+def explained(room, ticket):
+    found = room.scheduler.explain(ticket.id)
+    assert found.complete
+    return found.tickets_ahead, {(one.tenant, one.why): one.tickets for one in found.ahead}
+
+
+@pytest.mark.parametrize("quantum", [1, 9])
+def test_an_explanation_knows_of_slots_that_are_kept(quantum):
+    room = pool(4, 50, quantum=quantum)
+    flood = [room.submit("flood") for _ in range(9)]
+    room.advance()
+    room.submit("a")
+    b = room.submit("b")
+    room.advance()
+    assert holders(room) == ["a", "b", "flood", "flood"]
+    again = room.submit("a")
+    late, later = room.submit("late"), room.submit("later")
+    second = room.submit("later")
+    assert explained(room, late) == (0, {})
+    assert explained(room, later) == (1, {("late", "kept slot"): 1})
+    ahead = explained(room, flood[2])[1]
+    assert ahead["late", "kept slot"] == ahead["later", "kept slot"] == 1
+    # That's what comes: freed slots go to those two, and then on in turn.
+    expected = explained(room, second)[0]
+    for ended in (b, late):
+        room.finish(room.in_flight.index(ended))
+        room.advance()
+    assert room.granted[-2:] == [late, later]
+    assert explained(room, second)[0] == expected - 2
+    assert room.scheduler.is_waiting(again.id)
+
+
+def test_an_explanation_passes_over_kept_slots_while_others_are_free():
+    room = pool(4, 25)
+    flood = [room.submit("flood") for _ in range(3)]
+    room.submit("quiet")
+    # Nothing has been granted yet.
+    assert explained(room, flood[0])[1] == {}
+
+
+def test_kept_slots_of_a_lower_tier_go_before_what_waits_for_others():
+    room = pool(2, 50, tiers=(Tier("gold"), Tier("free")))
+    gold = [room.submit("flood", tier="gold") for _ in range(3)]
+    room.submit("a", tier="free")
+    room.advance()
+    assert holders(room) == ["a", "flood"]
+    room.submit("b", tier="free")
+    assert explained(room, gold[1]) == (1, {("b", "kept slot"): 1})

@@ -66,11 +66,12 @@ class Flow:
         return 0 if head is None else head[3].affinity
 
     def copy(self) -> "Flow":
-        """Return a flow that can be changed alone: no heap entry, no cap, nothing in flight."""
+        """Return a flow that can be changed alone: no heap entry, no cap."""
         twin = Flow(self.tenant, self.weight, None, self.round + 1)
         twin.queue = self.queue.copy()
         twin.balance = self.balance
         twin.place = self.place
         twin.turn_left = self.turn_left
+        twin.in_flight = self.in_flight
         twin.largest = self.largest
         return twin

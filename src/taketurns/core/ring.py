@@ -143,11 +143,11 @@ class Ring:
         Args:
             holders: The flows with something in flight, each once.
         """
-        for flow in self.turns:
-            if not flow.in_flight:
-                return flow
-        entry = self._first(self._quiet_waiting, self._quiet_new)
-        assert entry is not None, "call it where has_quiet says that there is one"
+        flow = self.peek_quiet()
+        assert flow is not None, "call it where peek_quiet finds one"
+        entry = flow.entry
+        if entry is None:
+            return flow
         moved = entry[0] - self.round
         if moved > 0:
             self.round = entry[0]
@@ -155,14 +155,7 @@ class Ring:
                 self._carry(holder, moved)
         # Its entry lies somewhere in its heap.
         self._forsake()
-        return self._begin(entry[3])
-
-    @property
-    def has_quiet(self) -> bool:
-        """True where a flow stands here that has nothing in flight."""
-        if _top(self._quiet_waiting) or _top(self._quiet_new):
-            return True
-        return any(not flow.in_flight for flow in self.turns)
+        return self._begin(flow)
 
     def hush(self, flow: Flow) -> None:
         """Note that a flow, wherever it stands, has nothing in flight any more. O(log n)."""
@@ -205,6 +198,14 @@ class Ring:
         if self.turns:
             return self.turns[0]
         entry = self._next()
+        return None if entry is None else entry[3]
+
+    def peek_quiet(self) -> Flow | None:
+        """As :meth:`peek`, of the flows that have nothing in flight. O(log n)."""
+        for flow in self.turns:
+            if not flow.in_flight:
+                return flow
+        entry = self._first(self._quiet_waiting, self._quiet_new)
         return None if entry is None else entry[3]
 
     def restore(self) -> None:
@@ -302,7 +303,7 @@ class Ring:
 
     def copy(self) -> "tuple[Ring, dict[int, Flow]]":
         """Return a ring that can be changed alone, and its flows by the identity of ours. O(n)."""
-        twin = Ring(self.quantum, self._debt_rounds)
+        twin = Ring(self.quantum, self._debt_rounds, keeps=self.keeps)
         twin.round = self.round
         twin._last = self._last
         twin._numbers = self._numbers
@@ -315,6 +316,8 @@ class Ring:
                     twins[id(flow)] = other = flow.copy()
                     other.entry = (*entry[:3], other)
                     copied.append(other.entry)
+                    if self.keeps and not flow.in_flight:
+                        twin._keep_quiet(other.entry)
             heapify(copied)
         for flow in self.turns:
             twins[id(flow)] = other = flow.copy()

@@ -335,8 +335,9 @@ class Scheduler:
         For a driver that must know whether it has room for just this one. It
         may be another one after any other call.
         """
-        state = self._tiers.choose(self._slots.total + 1)
-        flow = None if state is None else state.ring.peek()
+        slots = self._slots
+        total = slots.total + 1
+        flow = self._tiers.peek(total, quiet=slots.free < self._rules.kept_slots(total))
         entry = None if flow is None else flow.queue.head()
         return None if entry is None else entry[3]
 
@@ -386,7 +387,7 @@ class Scheduler:
         entry = self._waiting.get(ticket_id)
         if entry is None:
             return None
-        return explain(self._tiers, self._state_by_tier[entry[3].tier], entry)
+        return explain(self._tiers, self._state_by_tier[entry[3].tier], entry, self._slots)
 
     # Selection
 

@@ -120,7 +120,7 @@ class Ahead(NamedTuple):
         tier: Their tier.
         tickets: How many.
         cost: Their cost.
-        why: ``better tier``, ``floor of a lower tier``, ``turns come first``,
+        why: ``kept slot``, ``better tier``, ``floor of a lower tier``, ``turns come first``,
             ``higher priority``, ``earlier deadline`` or ``arrived earlier``.
     """
 
@@ -159,28 +159,39 @@ STEPS_MAX = 20_000
 """Most tickets that an explanation counts."""
 
 
-def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
+def explain(tiers: Tiers, own: TierState, entry: Entry, slots: Slots) -> Explanation:
     """Find what goes before a waiting ticket, if nothing more arrives and costs are as charged.
 
     The selectors run on a copy of the queues, one ticket at a time and slots
     without end, so the order is the scheduler's own. Tenants at their cap
-    stay out; the ticket's own tenant is taken as below its cap.
+    stay out; the ticket's own tenant is taken as below its cap. Where only the
+    slots kept for tenants that hold none are left, one ticket of each such tenant
+    goes first, and nobody is taken to end what holds a slot.
 
     Args:
         tiers: The pool's tiers.
         own: The ticket's tier.
         entry: The ticket's entry.
+        slots: The pool's slots; only read.
     """
     ticket = entry[3]
     name = ticket.tenant if ticket.tenant in own.flows else "*"
     capped = own.flows[name].capped
-    trial = Tiers([_trial_state(state, own, name) for state in tiers.states])
+    copies = [_trial_state(state, own, name) for state in tiers.states]
+    trial = Tiers([state for state, _ in copies])
+    holders = [[flow for flow in flows if flow.in_flight] for _, flows in copies]
     counts: dict[tuple[str, str, str], list[int]] = {}
     steps = 0
+    keeping = slots.kept > 0 and slots.full
     while True:
-        state = trial.choose(None)
+        quiet = trial.choose_quiet(slots.total) if keeping else None
+        state = quiet or trial.choose(None)
         assert state is not None, "the ticket itself waits in one of the rings"
-        flow = state.ring.turns[0] if state.ring.turns else state.ring.begin()
+        if quiet is not None:
+            flow: Flow | None = state.ring.begin_quiet(holders[state.rank])
+        else:
+            keeping = False
+            flow = state.ring.turns[0] if state.ring.turns else state.ring.begin()
         assert flow is not None, "a tier with tenants in its ring has one to begin with"
         head = flow.queue.head()
         assert head is not None, "a flow in the ring has a ticket"
@@ -188,7 +199,12 @@ def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
         complete = taken is entry
         if complete or steps == STEPS_MAX:
             break
+        if flow.in_flight == 0:
+            holders[state.rank].append(flow)
+        flow.in_flight += 1
         why = _why(taken, entry, state.rank - own.rank, same_queue=flow.tenant == name)
+        if quiet is not None and flow.tenant != name:
+            why = "kept slot"
         count = counts.setdefault((taken[3].tenant, taken[3].tier, why), [0, 0])
         count[0] += 1
         count[1] += taken[3].cost
@@ -209,16 +225,17 @@ def explain(tiers: Tiers, own: TierState, entry: Entry) -> Explanation:
     )
 
 
-def _trial_state(state: TierState, own: TierState, tenant: str) -> TierState:
-    """Return a copy of a tier in which the tenant asked about stands in the ring."""
+def _trial_state(state: TierState, own: TierState, tenant: str) -> tuple[TierState, list[Flow]]:
+    """Return a copy of a tier in which the tenant asked about stands in the ring; who stands."""
     ring, twins = state.ring.copy()
     trial = TierState(state.tier, state.rank, ring)
     trial.floor_credit = state.floor_credit
     if state is own:
         flow = state.flows[tenant]
         if id(flow) not in twins:
-            ring.enter(flow.copy())
-    return trial
+            twins[id(flow)] = flow = flow.copy()
+            ring.enter(flow)
+    return trial, list(twins.values())
 
 
 def _why(taken: Entry, entry: Entry, rank_below: int, *, same_queue: bool) -> str:

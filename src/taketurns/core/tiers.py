@@ -129,10 +129,17 @@ class Tiers:
             slots: The pool's slots.
         """
         self._competing = competing = [
-            state for state in self.states if state.ring.has_quiet and state.may_start(slots)
+            state for state in self.states if state.ring.peek_quiet() and state.may_start(slots)
         ]
         floor = next((state for state in competing if state.floor_credit > 0), None)
         return floor or next(iter(competing), None)
+
+    def peek(self, slots: int, *, quiet: bool) -> Flow | None:
+        """Return whose ticket the next grant would start with; ``quiet``: on a kept slot."""
+        state = self.choose_quiet(slots) if quiet else self.choose(slots)
+        if state is None:
+            return None
+        return state.ring.peek_quiet() if quiet else state.ring.peek()
 
     def charged(self, state: TierState, cost: int) -> None:
         """Account the charge of a ticket of the tier chosen last to the floors."""

@@ -24,14 +24,14 @@ def test_a_flow_is_capped_when_it_has_as_many_in_flight_as_its_cap_or_more(cap, 
     assert flow.capped is capped
 
 
-def test_a_copy_has_balance_and_tickets_but_no_cap_and_nothing_in_flight():
+def test_a_copy_has_balance_and_tickets_but_no_cap_and_no_entry():
     flow = Flow("acme", 3, 1, 7)
     flow.balance, flow.place, flow.turn_left, flow.largest, flow.in_flight = -4, TURN, 2, 9, 1
     flow.queue.push(entry_of(Ticket("t", "acme", "standard"), 1))
     twin = flow.copy()
     assert (twin.tenant, twin.weight, twin.balance, twin.round) == ("acme", 3, -4, 6)
     assert (twin.place, twin.turn_left, twin.largest) == (TURN, 2, 9)
-    assert (twin.cap, twin.in_flight, twin.entry) == (None, 0, None)
+    assert (twin.cap, twin.in_flight, twin.entry) == (None, 1, None)
     twin.queue.pop()
     assert flow.queue.count == 1
 
