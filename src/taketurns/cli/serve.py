@@ -138,11 +138,13 @@ def with_server(config: "Config", changes: Mapping[str, object]) -> "Config":
 
 
 def tune_collector() -> None:
-    """Let Python's garbage collector pause often and shortly, never long.
+    """Let Python's garbage collector pause shortly, never long.
 
     What many waiting requests hold lives long. With the usual thresholds a
     collection comes seldom and walks all of it: up to 180 ms in which nothing
-    is answered. What is loaded at the start is never walked again.
+    is answered. What is loaded at the start is never walked again, and what
+    requests hold for a moment not at all: dozens of them hold less than 5,000
+    objects more at one moment than at another.
     """
     gc.collect()
     gc.freeze()
