@@ -20,6 +20,12 @@ from taketurns.gateway.peer import Sent, write_refusal
 LOG = logging.getLogger(__name__)
 
 
+FRAMING_BYTES_MAX = 16 * 1024
+FRAMING_RATIO_MAX = 8
+"""So many bytes of a body in chunks may be no content (sizes, extensions), and so many for each
+byte of content: the smallest chunk has six bytes for one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Receiving:
     """What clients may send.
@@ -45,6 +51,10 @@ class Receiving:
     target_bytes_max: int = 8 * 1024
 
 
+class FramingError(web.RequestPayloadError):
+    """A body of chunks is hardly more than sizes and extensions."""
+
+
 class Inbound(web.RequestHandler):
     """A connection whose malformed requests are answered in our form, and logged without a word.
 
@@ -62,6 +72,7 @@ class Inbound(web.RequestHandler):
 
     __slots__ = (
         "_body",
+        "_body_bytes",
         "_by_address",
         "_head_bytes",
         "_head_timer",
@@ -88,6 +99,7 @@ class Inbound(web.RequestHandler):
         self._receiving = receiving
         self._by_address = by_address
         self._body: StreamReader | None = None
+        self._body_bytes = 0
         self._head_bytes = 0
         self._head_timer: asyncio.TimerHandle | None = None
 
@@ -129,7 +141,7 @@ class Inbound(web.RequestHandler):
         """Take what came, and see that a head comes to its end."""
         body = self._body
         if body is not None and not body.is_eof():
-            super().data_received(data)
+            self._receive_body(body, data)
             return
         end = data.find(b"\r\n\r\n")
         before = self._head_bytes
@@ -141,13 +153,26 @@ class Inbound(web.RequestHandler):
         count = self._request_count
         super().data_received(data)
         if self._request_count > count:
-            self._head_bytes = 0
+            self._head_bytes = self._body_bytes = 0
             self._body = self._messages[-1][1]
             self._stop_timer()
         elif self._head_timer is None and self._head_bytes and not self._force_close:
             self._head_timer = self._loop.call_later(
                 self._receiving.head_timeout_s, self._head_late
             )
+
+    def _receive_body(self, body: StreamReader, data: bytes) -> None:
+        """Take what came of a body: what is no content is kept nowhere, but bounded all the same.
+
+        What comes after a body that is broken is not looked at.
+        """
+        if isinstance(body.exception(), FramingError):
+            return
+        super().data_received(data)
+        self._body_bytes += len(data)
+        content_bytes = FRAMING_RATIO_MAX * body.total_bytes
+        if not body.is_eof() and self._body_bytes > FRAMING_BYTES_MAX + content_bytes:
+            body.set_exception(FramingError("its chunks have too little content"))
 
     def handle_error(
         self,

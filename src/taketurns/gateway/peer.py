@@ -97,12 +97,18 @@ class AiohttpPeer(Sent):
     async def read_body(self, bytes_max: int) -> bytes:
         request = self._request
         headers = request.headers
-        if headers.get("Content-Encoding", "identity").lower() != "identity":
+        coded = headers.get("Transfer-Encoding", "chunked").lower() != "chunked"
+        if coded or headers.get("Content-Encoding", "identity").lower() != "identity":
             raise RequestError(
                 415,
                 "unsupported_encoding",
                 "Compressed bodies are not accepted.",
                 hint="Send the body as it is.",
+            )
+        expect = headers.get("Expect", "").lower()
+        if expect not in {"", "100-continue"}:
+            raise RequestError(
+                417, "expectation_failed", "`Expect` can only be 100-continue.", param="Expect"
             )
         length = request.content_length
         if length is not None and length > bytes_max:
@@ -114,7 +120,7 @@ class AiohttpPeer(Sent):
             if len(body) > bytes_max:
                 raise _too_large(bytes_max)
             return body
-        if headers.get("Expect", "").lower() == "100-continue":
+        if expect:
             self._ask_to_continue()
         return await self._read_on(bytes_max)
 
