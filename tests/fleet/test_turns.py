@@ -12,6 +12,7 @@ from taketurns.aio import TurnExpiredError, TurnRefusedError
 from taketurns.core.model import PoolRules, Tenant, Tier
 from taketurns.fleet.settings import FleetSettings
 from taketurns.fleet.turns import FleetTurns
+from taketurns.testing.fault_proxy import UNHARMED, FaultProxy, Harm
 
 PROOF = bool(os.environ.get("TAKETURNS_PROOF"))
 PARTS = ["queue", "tickets", "ring", "flows", "free", "engines", "own"]
@@ -183,6 +184,36 @@ def test_a_gateway_goes_on_alone_with_its_share_and_comes_back(own_redis):
                 assert len(running) == 4
                 release.set()
             assert len(running) == 12
+
+    run(scenario())
+
+
+def test_half_open_connections_are_given_up_and_turns_go_on(own_redis):
+    async def scenario():
+        async with FaultProxy(own_redis.port) as proxy:
+            proxy.harm = lambda _: Harm("hang", request_at=100_000)
+            async with gateways(f"redis://127.0.0.1:{proxy.port}", 1, slots=2) as (one,):
+                had = 0
+
+                async def until_it(is_alone):
+                    nonlocal had
+                    while one.alone is not is_alone:
+                        async with one.turn("a", tier="only"):
+                            had += 1
+                        # Alone, a turn is had without waiting for anything.
+                        await asyncio.sleep(0)
+
+                await until_it(True)
+                # What is connected anew dies at once, and nobody is told.
+                proxy.harm = lambda _: Harm("hang", answer_at=0)
+                before = had
+                for _ in range(100):
+                    async with one.turn("a", tier="only"):
+                        had += 1
+                assert one.alone
+                assert had == before + 100
+                proxy.harm = lambda _: UNHARMED
+                await until_it(False)
 
     run(scenario())
 
