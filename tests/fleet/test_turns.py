@@ -201,7 +201,7 @@ def test_half_open_connections_are_given_up_and_turns_go_on(own_redis):
                         async with one.turn("a", tier="only"):
                             had += 1
                         # Alone, a turn is had without waiting for anything.
-                        await asyncio.sleep(0)
+                        await asyncio.sleep(0)  # noqa: TID251
 
                 await until_it(True)
                 # What is connected anew dies at once, and nobody is told.

@@ -57,6 +57,7 @@ class FaultProxy:
         self._target = port
         self._server: asyncio.Server | None = None
         self._pairs: set[_Pair] = set()
+        self._left: set[_Pair] = set()
 
     @property
     def url(self) -> str:
@@ -82,7 +83,7 @@ class FaultProxy:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for pair in list(self._pairs):
+        for pair in [*self._pairs, *self._left]:
             pair.end("reset")
         # One turn of the loop, in which transports close.
         closed = asyncio.get_running_loop().create_future()
@@ -100,6 +101,11 @@ class FaultProxy:
     def forget(self, pair: "_Pair") -> None:
         """Drop a connection that has ended."""
         self._pairs.discard(pair)
+
+    def left(self, pair: "_Pair") -> None:
+        """Note that the client of a connection that hangs has gone; the server isn't told."""
+        self._pairs.discard(pair)
+        self._left.add(pair)
 
 
 class _Side(asyncio.Protocol):
@@ -250,7 +256,7 @@ class _Pair:
     def _client_lost(self) -> None:
         # Whoever hung sees no end of the other side, but its own socket is gone.
         if self._hung:
-            self._proxy.forget(self)
+            self._proxy.left(self)
         else:
             self.end("cut")
 
