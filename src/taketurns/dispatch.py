@@ -32,6 +32,7 @@ class Dispatcher:
         self._clock = clock
         self._perform = perform
         self._timer: Timer | None = None
+        self._wake_us = 0
         self._pumping = False
         self._again = False
 
@@ -134,7 +135,16 @@ class Dispatcher:
             self.scheduler.cancel(ticket_id)
 
     def _set_alarm(self) -> None:
-        self.close()
         wake_us = self.scheduler.next_wake_us()
+        if self._timer is not None:
+            # One that comes early does no harm: then it's set anew.
+            if wake_us is not None and self._wake_us <= wake_us:
+                return
+            self.close()
         if wake_us is not None:
-            self._timer = self._clock.call_at(wake_us, self.pump)
+            self._wake_us = wake_us
+            self._timer = self._clock.call_at(wake_us, self._alarm)
+
+    def _alarm(self) -> None:
+        self._timer = None
+        self.pump()

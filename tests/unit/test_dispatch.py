@@ -258,3 +258,18 @@ def test_time_that_passes_alone_decides_nothing_twice():
     pool.dispatcher.pump()
     pool.clock.run_until(99)
     assert pool.performed == [("expired", "a", 10)]
+
+
+def test_an_alarm_that_comes_early_is_set_anew():
+    pool = Pool(slots=0)
+    pool.submit("a", deadline_us=10)
+    pool.submit("b", deadline_us=20)
+    # "a" starts, and the alarm for it stands.
+    pool.dispatcher.set_engine("gpu", 1)
+    pool.clock.run()
+    assert pool.performed == [("granted", "a", 0), ("expired", "b", 20)]
+    pool.submit("c", deadline_us=50)
+    pool.dispatcher.finish("a")
+    pool.clock.run()
+    # Nothing waits that could expire: no alarm was left.
+    assert pool.clock.now_us() == 20

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time as something that calls back: the port, and the virtual clock of tests and simulator."""
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from itertools import count
 from typing import Protocol
 
@@ -61,12 +61,13 @@ class VirtualClock:
 
     def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
         timer = _VirtualTimer(callback)
-        heapq.heappush(self._timers, (when_us, next(self._numbers), timer))
+        heappush(self._timers, (when_us, next(self._numbers), timer))
         return timer
 
     def run_until(self, end_us: int) -> None:
         """Run what is due up to and including ``end_us``, then stand at ``end_us``."""
-        while self._timers and self._timers[0][0] <= end_us:
+        timers = self._timers
+        while timers and timers[0][0] <= end_us:
             self._run_next()
         self._now_us = max(self._now_us, end_us)
 
@@ -76,7 +77,7 @@ class VirtualClock:
             self._run_next()
 
     def _run_next(self) -> None:
-        when_us, _, timer = heapq.heappop(self._timers)
+        when_us, _, timer = heappop(self._timers)
         callback = timer.callback
         if callback is None:
             return

@@ -2,6 +2,7 @@
 """A histogram with less than one per cent of error, in bounded memory; integers only."""
 
 import math
+from collections import defaultdict
 
 BITS = 7
 """Leading bits that are kept of a value: its bucket is within a 128th of it."""
@@ -10,31 +11,24 @@ BITS = 7
 class Histogram:
     """Counts whole numbers, such as microseconds; some 4,000 buckets cover a day of those."""
 
-    __slots__ = ("_buckets", "count", "largest", "total")
+    __slots__ = ("_buckets", "largest")
 
     def __init__(self) -> None:
-        self._buckets: dict[int, int] = {}
-        self.count = 0
-        self.total = 0
+        self._buckets: defaultdict[int, int] = defaultdict(int)
         self.largest = 0
 
     def add(self, value: int) -> None:
         """Count a value, at least 0."""
         shift = value.bit_length() - BITS
         bucket = value if shift <= 0 else (shift << BITS) + (value >> shift)
-        buckets = self._buckets
-        buckets[bucket] = buckets.get(bucket, 0) + 1
-        self.count += 1
-        self.total += value
+        self._buckets[bucket] += 1
         if value > self.largest:
             self.largest = value
 
     def merge(self, other: "Histogram") -> None:
         """Count all that another one has counted."""
         for bucket, count in other._buckets.items():  # noqa: SLF001 - of the same class
-            self._buckets[bucket] = self._buckets.get(bucket, 0) + count
-        self.count += other.count
-        self.total += other.total
+            self._buckets[bucket] += count
         self.largest = max(self.largest, other.largest)
 
     def quantile(self, share: float) -> float:
@@ -43,7 +37,7 @@ class Histogram:
         Args:
             share: 0 to 1.
         """
-        wanted = math.ceil(share * self.count)
+        wanted = math.ceil(share * sum(self._buckets.values()))
         for bucket in sorted(self._buckets):
             wanted -= self._buckets[bucket]
             if wanted <= 0:

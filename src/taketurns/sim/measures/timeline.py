@@ -7,7 +7,8 @@ where there is any.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 from taketurns.sim.request import Request
 
@@ -33,8 +34,9 @@ class Timeline:
     def __init__(self, edges: Sequence[float]) -> None:
         self.edges = list(edges)
         gaps = range(len(self.edges) - 1)
-        self.served: list[dict[str, float]] = [{} for _ in gaps]
-        self.demand: list[dict[str, float]] = [{} for _ in gaps]
+        self._gaps = len(gaps)
+        self.served: list[defaultdict[str, float]] = [defaultdict(float) for _ in gaps]
+        self.demand: list[defaultdict[str, float]] = [defaultdict(float) for _ in gaps]
         self.full: list[set[str]] = [set() for _ in gaps]
         self.tenants: set[str] = set()
         self._waiting: dict[str, int] = {}
@@ -67,26 +69,23 @@ class Timeline:
         self.tenants.add(tenant)
         service = request.input_tokens + 2 * request.output_tokens
         at = bisect_right(edges, request.arrived_us) - 1
-        if 0 <= at < len(self.demand):
-            demand = self.demand[at]
-            demand[tenant] = demand.get(tenant, 0.0) + service
+        if 0 <= at < self._gaps:
+            self.demand[at][tenant] += service
         begin, end = request.first_us, request.finished_us
         at = bisect_right(edges, begin) - 1
-        if at >= len(self.served) or end <= begin:
+        if at >= self._gaps or end <= begin:
             # VTC's code leaves out what has one token: it has no length in time.
             return
         if at >= 0 and end <= edges[at + 1]:
-            served = self.served[at]
-            served[tenant] = served.get(tenant, 0.0) + service
+            self.served[at][tenant] += service
             return
         per_us = service / (end - begin)
-        for gap in range(max(0, at), len(self.served)):
+        for gap in range(max(0, at), self._gaps):
             start = edges[gap]
             if start >= end:
                 return
             part = per_us * (min(end, edges[gap + 1]) - max(begin, start))
-            served = self.served[gap]
-            served[tenant] = served.get(tenant, 0.0) + part
+            self.served[gap][tenant] += part
 
     def close(self, now_us: int) -> None:
         """Count those that still wait as backlogged until now."""
@@ -94,7 +93,7 @@ class Timeline:
             self._mark(tenant, since, now_us)
 
     def between(
-        self, rows: Sequence[dict[str, float]], begin: float, end: float
+        self, rows: Sequence[Mapping[str, float]], begin: float, end: float
     ) -> dict[str, float]:
         """Return sums of rows between two edges, by tenant."""
         sums: dict[str, float] = {}
