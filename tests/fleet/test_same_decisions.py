@@ -58,6 +58,12 @@ class RedisMachine(SchedulerMachine):
         self.both.remove_engine(name)
 
 
+class RedisHeadroomMachine(RedisMachine):
+    """Slot mode, with slots kept for tenants that hold none."""
+
+    headroom = st.sampled_from([1, 25, 50, 90])
+
+
 class RedisBatchMachine(RedisMachine):
     """Batch mode: tickets of many tenants share a slot, filled from one group."""
 
@@ -65,7 +71,7 @@ class RedisBatchMachine(RedisMachine):
     groups = ("x", "y", "z")
 
 
-@pytest.mark.parametrize("machine", [RedisMachine, RedisBatchMachine])
+@pytest.mark.parametrize("machine", [RedisMachine, RedisHeadroomMachine, RedisBatchMachine])
 def test_three_schedulers_decide_the_same(machine):
     run_state_machine_as_test(machine, settings=settings(max_examples=RUNS, stateful_step_count=40))
 
@@ -90,4 +96,31 @@ def test_a_floor_loses_its_credit_though_nothing_waits():
     both.submit("a", "gold", cost=9)
     both.cancel("t0")
     both.cancel("t2")
+    both.advance()
+
+
+def test_rounds_of_kept_slots_pass_for_nobody_who_holds_one():
+    both = ThreeSideBySide(PoolRules(quantum=1, headroom_percent=50), [Tier("gold")])
+    both.set_engine("one", 3)
+    for _ in range(3):
+        both.submit("a", "gold", cost=40)
+    # One more is free than is kept: it's A's, and then A waits.
+    assert len(both.advance()) == 1
+    for number in range(3):
+        both.submit("b", "gold", cost=9)
+        ((grant,),) = [both.advance()]
+        assert grant.tickets[0].tenant == "b"
+        both.submit("b", "gold", cost=9)
+        assert both.advance() == []
+        both.finish(grant.tickets[0].id, cost=number)
+        (grant,) = both.advance()
+        both.finish(grant.tickets[0].id)
+    for _ in range(5):
+        both.submit("b", "gold", cost=9)
+    # Who is due when shows it, and what A owes how many rounds have passed for it.
+    both.set_engine("one", 9)
+    both.advance()
+    both.settle("t0", 1)
+    both.settle("t0", 30)
+    both.finish("t0")
     both.advance()

@@ -237,6 +237,32 @@ def test_a_pool_that_is_wiped_is_put_together_again(own_redis):
     run(scenario())
 
 
+def test_slots_are_kept_for_who_holds_none_in_the_whole_fleet(own_redis):
+    rules = PoolRules(quantum=10, headroom_percent=50)
+
+    async def scenario():
+        async with gateways(own_redis.url, 2, rules=rules, slots=2) as (one, two):
+            running, release = [], asyncio.Event()
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(hold(one, "a", running, release))
+                await until(lambda: len(running) == 1)
+                for turns in (one, two, two):
+                    tasks.create_task(hold(turns, "a", running, release))
+                await until(lambda: one.forecast.waiting == two.forecast.waiting == 3)
+                # Also after it has been put together again, in whatever order.
+                own_redis.ask("FLUSHALL")
+                await until(lambda: one.driver.joins == two.driver.joins == 2)
+                await until(lambda: one.forecast.running == 1 and one.forecast.waiting == 3)
+                assert len(running) == 1
+                tasks.create_task(hold(two, "b", running, release))
+                await until(lambda: len(running) == 2)
+                assert running[1][0] == "b"
+                release.set()
+            assert len(running) == 5
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("part", PARTS if PROOF else ["queue", "engines"])
 def test_a_key_that_is_deleted_is_noticed(own_redis, part):
     async def scenario():

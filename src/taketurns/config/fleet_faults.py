@@ -11,7 +11,6 @@ from taketurns.errors import ConfigFault
 ALONE = "Remove it, or set coordinator: local."
 
 NOT_SHARED = {
-    "headroom": (0, "0%", "0", 0.0),
     "sticky": ("off", False),
     "scheduler": ("round_robin", "drr"),
 }

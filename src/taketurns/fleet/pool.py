@@ -87,6 +87,7 @@ class Pool:
             "debt_rounds": rules.debt_rounds,
             "tenant_queue_max": rules.tenant_queue_max,
             "queue_max": rules.queue_max,
+            "headroom": rules.headroom_percent,
             "batch": False if rules.batch is None else msgspec.to_builtins(rules.batch),
         }
         args: list[str | bytes | int] = [

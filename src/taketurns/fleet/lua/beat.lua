@@ -56,6 +56,7 @@ local function check()
     if call(size[1], size[2]) ~= size[3] + 1 then broken(size[2]) end
   end
   local entries = call('ZCARD', RING) - 1
+  if S.headroom > 0 then standing = 2 * standing end
   if entries < standing or (not S.batch and entries > standing) then broken(RING) end
   if not call('ZSCORE', FREE, '') then broken(FREE) end
   for _, key in ipairs({TENANTS, PASSED}) do

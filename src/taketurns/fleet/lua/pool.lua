@@ -148,6 +148,21 @@ local function free_engine(gateway)
   return first
 end
 
+-- True where no more slots are free than are kept for tenants that hold none.
+local function keeps_the_rest()
+  if S.headroom == 0 then return false end
+  local kept = min(floor((S.headroom * S.total + 99) / 100), S.total - 1)
+  if kept <= 0 then return false end
+  local free = 0
+  for _, member in ipairs(call('ZRANGE', FREE, 0, -1)) do
+    if member == '' then break end
+    local engine = get_engine(member:sub(7)) or broken('engine')
+    free = free + engine.slots - engine.in_flight
+    if free > kept then return false end
+  end
+  return true
+end
+
 local function take(engine)
   engine.in_flight = engine.in_flight + 1
   list_engine(engine)
@@ -225,6 +240,19 @@ local function choose(starts, without)
     end
   end
   return floored or best
+end
+
+-- As choose, among the tiers with a tenant that holds no slot.
+local function choose_quiet()
+  competing = {}
+  local floored = nil
+  for _, T in ipairs(S.tiers) do
+    if has_quiet(T) and may_start(T) then
+      competing[#competing + 1] = T
+      if T.credit > 0 then floored = floored or T end
+    end
+  end
+  return floored or competing[1]
 end
 
 local function pay_floors(T, cost)

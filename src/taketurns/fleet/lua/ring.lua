@@ -2,7 +2,8 @@
 --
 -- A flow that stands here has an entry `|rank|place|due|seq|tenant` among all, and one
 -- with `=GROUP` in front for each group of which it has tickets: so the next flow of a
--- group is found without passing the others by.
+-- group is found without passing the others by. Where slots are kept, there is one more with
+-- `!` in front where the flow has nothing in flight, with `+` where it has.
 
 local function entry_of(flow, group)
   return format('%s|%d|%d|%016.0f|%016.0f|%s', group, flow.rank, flow.place, flow.due,
@@ -21,11 +22,16 @@ local function stands_in_heap(flow)
   return flow.place == NEW or flow.place == WAITING
 end
 
+local function kind_of(flow)
+  return flow.in_flight > 0 and HOLDER or QUIET
+end
+
 local function stand(flow, place, due, seq)
   local T = S.tiers[flow.rank + 1]
   flow.place, flow.due, flow.seq = place, due, seq
   T.standing[place] = T.standing[place] + 1
   add_entry(flow, '')
+  if S.headroom > 0 then add_entry(flow, kind_of(flow)) end
   for group in pairs(flow.groups) do add_entry(flow, group) end
 end
 
@@ -33,7 +39,18 @@ local function unstand(flow)
   local T = S.tiers[flow.rank + 1]
   T.standing[flow.place] = T.standing[flow.place] - 1
   remove_entry(flow, '')
+  if S.headroom > 0 then remove_entry(flow, kind_of(flow)) end
   for group in pairs(flow.groups) do remove_entry(flow, group) end
+end
+
+-- Counts one ticket in flight more, or less, wherever the flow stands.
+local function count_in_flight(flow, by)
+  local before = kind_of(flow)
+  flow.in_flight = flow.in_flight + by
+  if S.headroom > 0 and stands_in_heap(flow) and kind_of(flow) ~= before then
+    remove_entry(flow, before)
+    add_entry(flow, kind_of(flow))
+  end
 end
 
 local function fresh_seq(T)
@@ -128,6 +145,41 @@ local function ring_begin(T, group)
   flow.place = TURN
   T.turns[#T.turns + 1] = tenant
   return flow
+end
+
+local function has_quiet(T)
+  if top(T, WAITING, QUIET) or top(T, NEW, QUIET) then return true end
+  for _, tenant in ipairs(T.turns) do
+    if need_flow(T.rank, tenant).in_flight == 0 then return true end
+  end
+  return false
+end
+
+-- Lets rounds not have passed for the flows that stand here and have something in flight.
+local function carry_holders(T, rounds)
+  for _, tenant in ipairs(T.turns) do
+    local flow = need_flow(T.rank, tenant)
+    flow.round = flow.round + rounds
+  end
+  local prefix = format('%s|%d|', HOLDER, T.rank)
+  for _, entry in ipairs(call('ZRANGE', RING, '[' .. prefix, '[' .. prefix .. '\255', 'BYLEX')) do
+    local flow = need_flow(T.rank, entry:sub(#prefix + 37))
+    unstand(flow)
+    flow.round = flow.round + rounds
+    stand(flow, flow.place, flow.due + rounds, flow.seq)
+  end
+end
+
+-- As ring_begin, of the flows that have nothing in flight; an open turn goes on.
+local function ring_begin_quiet(T)
+  for _, tenant in ipairs(T.turns) do
+    local flow = need_flow(T.rank, tenant)
+    if flow.in_flight == 0 then return flow end
+  end
+  local round = next_entry(T, QUIET)
+  if not round then return nil end
+  if round > T.round then carry_holders(T, round - T.round) end
+  return ring_begin(T, QUIET)
 end
 
 local function wait_again(T, flow)

@@ -100,7 +100,7 @@ local function finish(id, row, cost, executed)
   else
     ring_refund(T, flow, r.standing)
   end
-  flow.in_flight = flow.in_flight - 1
+  count_in_flight(flow, -1)
   if flow.place == OUT then
     if flow.count > 0 then
       if not capped(flow) then ring_enter(T, flow) end
@@ -166,7 +166,7 @@ local function adopt(id, tenant, rank, cost, standing, name, batch)
     if engine then take(engine) end
   end
   S.running = S.running + 1
-  flow.in_flight = flow.in_flight + 1
+  count_in_flight(flow, 1)
   ring_settle(T, flow, standing, standing)
   place_flow(T, flow)
   call('ZADD', OWN, 0, me .. '|' .. id)
@@ -198,7 +198,7 @@ local function dispatch(T, flow, t, engine, batch)
   S.waiting = S.waiting - 1
   S.running = S.running + 1
   S.granted = S.granted + t.cost
-  flow.in_flight = flow.in_flight + 1
+  count_in_flight(flow, 1)
   ring_charge(T, flow, t.cost, flow.count > 0 and not capped(flow))
   if S.floored then pay_floors(T, t.cost) end
   write_running(t.id, {
@@ -255,13 +255,23 @@ local function fill(open, group, engine, batch)
   end
 end
 
--- Fills one free slot. Returns the gateway and the grant; nil where nothing is eligible;
--- false where the ticket's gateway is none that the caller knows.
-local function grant()
+-- The tier and the flow that the next slot goes to; nil where there is none.
+local function select_flow()
+  if keeps_the_rest() then
+    local T = choose_quiet()
+    return T, T and ring_begin_quiet(T)
+  end
   local T = choose(true, {})
   if not T then return nil end
   local tenant = T.turns[1]
-  local flow = tenant and need_flow(T.rank, tenant) or ring_begin(T)
+  return T, tenant and need_flow(T.rank, tenant) or ring_begin(T)
+end
+
+-- Fills one free slot. Returns the gateway and the grant; nil where nothing is eligible;
+-- false where the ticket's gateway is none that the caller knows.
+local function grant()
+  local T, flow = select_flow()
+  if not T then return nil end
   if not flow then broken('turn') end
   local t = head_of(flow) or broken('head')
   if t.gateway ~= me and not outs[t.gateway] then return false end

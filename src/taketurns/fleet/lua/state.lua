@@ -17,6 +17,7 @@ local HASHES = {TICKETS, FLOWS, ENGINES, TENANTS, BATCHES, PASSED}
 local OUT, NEW, WAITING, TURN = 0, 1, 2, 3
 local NEVER = 9007199254740991
 local KEPT_MS = 3600000
+local QUIET, HOLDER = '!', '+' -- See ring.lua.
 local LIST_MAX = 10000 -- Most messages that wait for one gateway; more: it's as good as gone.
 
 local call, format = redis.call, string.format
