@@ -32,7 +32,7 @@ class Timeline:
     """
 
     def __init__(self, edges: Sequence[float]) -> None:
-        self.edges = list(edges)
+        self.edges = [float(edge) for edge in edges]
         gaps = range(len(self.edges) - 1)
         self._gaps = len(gaps)
         self.served: list[defaultdict[str, float]] = [defaultdict(float) for _ in gaps]
@@ -68,10 +68,11 @@ class Timeline:
         tenant, edges = request.tenant, self.edges
         self.tenants.add(tenant)
         service = request.input_tokens + 2 * request.output_tokens
-        at = bisect_right(edges, request.arrived_us) - 1
+        # Floats are compared with floats in a fraction of the time.
+        at = bisect_right(edges, float(request.arrived_us)) - 1
         if 0 <= at < self._gaps:
             self.demand[at][tenant] += service
-        begin, end = request.first_us, request.finished_us
+        begin, end = float(request.first_us), float(request.finished_us)
         at = bisect_right(edges, begin) - 1
         if at >= self._gaps or end <= begin:
             # VTC's code leaves out what has one token: it has no length in time.
@@ -104,7 +105,7 @@ class Timeline:
 
     def _mark(self, tenant: str, since_us: int, until_us: int) -> None:
         edges = self.edges
-        at = bisect_right(edges, since_us - 1)
+        at = bisect_right(edges, float(since_us - 1))
         while at < len(self.full) and edges[at + 1] <= until_us:
             self.full[at].add(tenant)
             at += 1
