@@ -186,7 +186,6 @@ def test_a_closed_gateway_refuses_while_the_coordinator_is_away(own_redis):
 @pytest.mark.parametrize(
     ("model", "path"),
     [
-        ({"sticky": "tenant"}, "models.chat.sticky"),
         ({"scheduler": "shared_queue"}, "models.chat.scheduler"),
         (
             {"engines": [{"url": "http://fake:1", "slots": "auto"}]},

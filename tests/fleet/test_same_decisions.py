@@ -64,6 +64,13 @@ class RedisHeadroomMachine(RedisMachine):
     headroom = st.sampled_from([1, 25, 50, 90])
 
 
+class RedisStickyMachine(RedisMachine):
+    """Slot mode, with tickets that belong together, and with headroom."""
+
+    headroom = st.sampled_from([0, 25])
+    affinities = (0, 1, 2, 3, 2**48)
+
+
 class RedisBatchMachine(RedisMachine):
     """Batch mode: tickets of many tenants share a slot, filled from one group."""
 
@@ -71,7 +78,9 @@ class RedisBatchMachine(RedisMachine):
     groups = ("x", "y", "z")
 
 
-@pytest.mark.parametrize("machine", [RedisMachine, RedisHeadroomMachine, RedisBatchMachine])
+@pytest.mark.parametrize(
+    "machine", [RedisMachine, RedisHeadroomMachine, RedisStickyMachine, RedisBatchMachine]
+)
 def test_three_schedulers_decide_the_same(machine):
     run_state_machine_as_test(machine, settings=settings(max_examples=RUNS, stateful_step_count=40))
 
@@ -123,4 +132,23 @@ def test_rounds_of_kept_slots_pass_for_nobody_who_holds_one():
     both.settle("t0", 1)
     both.settle("t0", 30)
     both.finish("t0")
+    both.advance()
+
+
+def test_affinities_choose_among_many_engines_of_any_name():
+    both = ThreeSideBySide(PoolRules(quantum=1, sticky=True), [Tier("gold")])
+    names = ["http://10.0.0.1:8000", "gpu-\u00e9\u4e2d", "a", "b" * 60, "http://10.0.0.2:8000"]
+    for name in names:
+        both.set_engine(name, 40)
+    numbers = [0, 1, 2**31, 2**32 - 1, 2**32, 2**48 - 1, 2**48]
+    numbers += [number**9 % 2**48 for number in range(3, 90)]
+    for affinity in numbers:
+        both.submit("a", "gold", affinity=affinity)
+    grants = both.advance()
+    assert {grant.engine for grant in grants} == set(names)
+    # One that has no slot more, or has gone, is none of them.
+    both.remove_engine("a")
+    both.set_engine("b" * 60, 1)
+    for affinity in numbers:
+        both.submit("a", "gold", affinity=affinity)
     both.advance()

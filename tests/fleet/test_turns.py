@@ -263,6 +263,35 @@ def test_slots_are_kept_for_who_holds_none_in_the_whole_fleet(own_redis):
     run(scenario())
 
 
+def test_the_same_goes_to_the_same_engine_whatever_way_it_comes(redis):
+    rules = PoolRules(quantum=10, sticky=True)
+
+    async def engine_of(turns, affinity):
+        turn = turns.turn("a", tier="only")
+        turn.prefer(affinity)
+        async with turn:
+            return turn.engine
+
+    async def scenario():
+        async with gateways(redis.url, 2, rules=rules, slots=2) as (one, two):
+            for turns in (one, two):
+                turns.set_engine("cpu", 2)
+                turns.set_engine("tpu", 2)
+            await until(lambda: not one.driver._events and not two.driver._events)
+            chosen = {}
+            for affinity in range(1, 9):
+                chosen[affinity] = await engine_of(one, affinity)
+                assert await engine_of(two, affinity) == chosen[affinity]
+            assert len(set(chosen.values())) > 1
+            # An engine that one can't reach is none for its own.
+            one.set_engine(chosen[1], 0)
+            await until(lambda: not one.driver._events)
+            assert await engine_of(one, 1) != chosen[1]
+            assert await engine_of(two, 1) == chosen[1]
+
+    run(scenario())
+
+
 @pytest.mark.parametrize("part", PARTS if PROOF else ["queue", "engines"])
 def test_a_key_that_is_deleted_is_noticed(own_redis, part):
     async def scenario():

@@ -48,6 +48,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     batches: st.SearchStrategy[BatchRules | None] = st.none()
     headroom = st.just(0)
     groups = ("",)
+    affinities = (0,)
 
     @initialize(
         data=st.data(),
@@ -71,6 +72,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             queue_max=queue_maxes[1],
             batch=data.draw(self.batches),
             headroom_percent=data.draw(self.headroom),
+            sticky=self.affinities != (0,),
         )
         tenants = [
             Tenant(*row) for row in zip(sorted(TIER_OF)[1:], weights[1:], caps[1:], strict=True)
@@ -97,6 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 priority=priority,
                 deadline_us=None if deadline is None else self.both.now_us + deadline,
                 group=self.groups[group % len(self.groups)],
+                affinity=self.affinities[group % len(self.affinities)],
             )
 
     @rule(by_us=st.integers(0, 2))
@@ -172,6 +175,12 @@ class HeadroomMachine(SchedulerMachine):
     headroom = st.sampled_from([1, 25, 50, 90])
 
 
+class StickyMachine(SchedulerMachine):
+    """Slot mode, with tickets that belong together."""
+
+    affinities = (0, 1, 2, 3, 2**48)
+
+
 class BatchMachine(SchedulerMachine):
     """Batch mode: tickets of many tenants share a slot."""
 
@@ -181,4 +190,5 @@ class BatchMachine(SchedulerMachine):
 
 TestSlotMode = SchedulerMachine.TestCase
 TestHeadroom = HeadroomMachine.TestCase
+TestSticky = StickyMachine.TestCase
 TestBatchMode = BatchMachine.TestCase

@@ -7,6 +7,7 @@ at everything there is.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from reference.naive_ring import NEVER, Entry, Flow, NaiveRing
 
@@ -19,6 +20,17 @@ class _Engine:
         self.name = name
         self.slots = slots
         self.in_flight = 0
+
+
+def _score(name: str, affinity: int) -> int:
+    """How much an affinity prefers an engine."""
+    key = 14695981039346656037
+    for byte in name.encode():
+        key = (key ^ byte) * 1099511628211 % 2**64
+    number = ((key ^ affinity) + 11400714819323198485) % 2**64
+    number = (number ^ number // 2**30) * 13787848793156543929 % 2**64
+    number = (number ^ number // 2**27) * 10723151780598845931 % 2**64
+    return number ^ number // 2**31
 
 
 class _Grant:
@@ -210,6 +222,16 @@ class NaiveScheduler:
                 best = engine
         return best
 
+    def _preferred(self, least: _Engine, affinity: int) -> _Engine:
+        free = [e for e in self.engines if e.in_flight < e.slots]
+        if not affinity or len(free) == 1:
+            return least
+        running = sum(e.in_flight for e in self.engines) + 1
+        fair = Fraction(running, self.slots())
+        fit = [e for e in free if Fraction(e.in_flight, e.slots) < Fraction(5, 4) * fair]
+        # Of equal ones the first.
+        return max(fit, key=lambda engine: _score(engine.name, affinity))
+
     def _grant(self, engine: _Engine) -> Granted | None:
         batch = _Batch(self.rules)
         while not batch.closed and batch.fits(1):
@@ -219,6 +241,8 @@ class NaiveScheduler:
             batch.tickets.append(ticket)
         if not batch.tickets:
             return None
+        if self.rules.sticky:
+            engine = self._preferred(engine, batch.tickets[0].affinity)
         grant = _Grant(engine, batch.tickets[0].tier, len(batch.tickets))
         engine.in_flight += 1
         self.grants.append(grant)

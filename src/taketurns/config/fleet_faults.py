@@ -11,7 +11,6 @@ from taketurns.errors import ConfigFault
 ALONE = "Remove it, or set coordinator: local."
 
 NOT_SHARED = {
-    "sticky": ("off", False),
     "scheduler": ("round_robin", "drr"),
 }
 """Settings of a model that a coordinator doesn't know, and the values that ask nothing of it."""

@@ -105,7 +105,7 @@ async def look(link: Link, model: str, name: str, tiers: list[str]) -> PoolLook:
         members.append(MemberLook(gateway, s_from_us(ago_us), until_us < now_us, int(held)))
     engines = [
         EngineLook(name, slots, in_flight, [g for g, n in _mapping(seen).items() if n == 0])
-        for name, (slots, in_flight, _, seen) in (await _rows(link, f"{base}engines")).items()
+        for name, (slots, in_flight, _, seen, *_) in (await _rows(link, f"{base}engines")).items()
     ]
     return PoolLook(
         model,

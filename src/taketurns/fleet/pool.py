@@ -29,7 +29,7 @@ PARTS = (
 )
 """Keys of a pool, in the order in which the scripts know them."""
 
-SHARED = ("state", "ring", "pool", "schedule")
+SHARED = ("state", "ring", "sticky", "pool", "schedule")
 
 STEP = load_script("step", *SHARED)
 BEAT = load_script("beat", *SHARED)
@@ -88,6 +88,7 @@ class Pool:
             "tenant_queue_max": rules.tenant_queue_max,
             "queue_max": rules.queue_max,
             "headroom": rules.headroom_percent,
+            "sticky": rules.sticky,
             "batch": False if rules.batch is None else msgspec.to_builtins(rules.batch),
         }
         args: list[str | bytes | int] = [
@@ -140,6 +141,7 @@ def submit_event(tickets: Iterable[Ticket], rank_by_tier: dict[str, int], now_us
                 ticket.priority,
                 False if ticket.deadline_us is None else ticket.deadline_us - now_us,
                 ticket.group,
+                ticket.affinity,
             )
             for ticket in tickets
         ),

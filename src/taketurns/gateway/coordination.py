@@ -102,7 +102,7 @@ class Coordination:
 def pool_name(facts: PoolFacts) -> str:
     """Return the name of a pool in a fleet: gateways whose rules differ share none."""
     rules = facts.rules
-    built = (facts.tiers, rules.batch, rules.debt_rounds, rules.headroom_percent)
+    built = (facts.tiers, rules.batch, rules.debt_rounds, rules.headroom_percent, rules.sticky)
     digest = sha256(msgspec.msgpack.encode(msgspec.to_builtins(built))).hexdigest()
     return f"{facts.model}:{digest[:8]}"
 

@@ -24,7 +24,7 @@ local function create(rules)
     epoch = now, now = now, tiers = tiers, plain = plain, floored = floored, members = {}, suspects = {},
     quantum = rules.quantum, min_charge = rules.min_charge, debt_rounds = rules.debt_rounds,
     tenant_queue_max = rules.tenant_queue_max, queue_max = rules.queue_max, batch = rules.batch,
-    headroom = rules.headroom,
+    headroom = rules.headroom, sticky = rules.sticky, busy = 0,
     arrivals = 0, waiting = 0, running = 0, watched = 0, flows = 0, forgiven = 0, total = 0,
     granted = 0, opens = 0, ttl = 0, engines = 0, engine_numbers = 0, batches = 0, batch_numbers = 0,
   }

@@ -1,25 +1,25 @@
 -- Tickets, slots and tiers of a pool. The same as core/scheduler.py and what it uses.
 --
--- A waiting ticket is `|rank|tenant|priority|deadline|arrival|cost|size|group|gateway|id` in
--- QUEUE, where the first of a flow is found by its beginning. In a pool with batches it's
+-- A waiting ticket is `|rank|tenant|priority|deadline|arrival|cost|size|affinity|group|gateway|id`
+-- in QUEUE, where the first of a flow is found by its beginning. In a pool with batches it's
 -- there once more with `=GROUP` in front.
 
-local FIELDS = '^|(%d+)|([^|]*)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$'
+local FIELDS = '^|(%d+)|([^|]*)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|(%d+)|([^|]*)|([^|]*)|(.*)$'
 
 local function ticket_of(member)
-  local rank, tenant, priority, deadline, arrival, cost, size, group, gateway, id =
+  local rank, tenant, priority, deadline, arrival, cost, size, affinity, group, gateway, id =
     member:match(FIELDS)
   if not rank then broken('ticket') end
   return {
     member = member, rank = tonumber(rank), tenant = tenant, priority = tonumber(priority),
     deadline = tonumber(deadline), arrival = arrival, cost = tonumber(cost),
-    size = tonumber(size), group = group, gateway = gateway, id = id,
+    size = tonumber(size), affinity = tonumber(affinity), group = group, gateway = gateway, id = id,
   }
 end
 
 local function member_of(t)
-  return format('|%d|%s|%03d|%016.0f|%s|%.0f|%.0f|%s|%s|%s', t.rank, t.tenant, t.priority,
-    t.deadline, t.arrival, t.cost, t.size, t.group, t.gateway, t.id)
+  return format('|%d|%s|%03d|%016.0f|%s|%.0f|%.0f|%.0f|%s|%s|%s', t.rank, t.tenant, t.priority,
+    t.deadline, t.arrival, t.cost, t.size, t.affinity, t.group, t.gateway, t.id)
 end
 
 -- The first ticket of a flow, or its first of a group; nil where there is none.
@@ -111,6 +111,7 @@ local function set_engine(name, slots)
     S.engine_numbers = S.engine_numbers + 1
     S.engines = S.engines + 1
     engine = {name = name, slots = 0, in_flight = 0, order = S.engine_numbers, seen = {}}
+    if S.sticky then engine.high, engine.low = key_of(name) end
     engines[name] = engine
   end
   engine.seen[me] = slots
@@ -129,6 +130,7 @@ local function remove_engine(name, gateway)
   else
     S.total = S.total - engine.slots
     S.engines = S.engines - 1
+    S.busy = S.busy - engine.in_flight
     call('ZREM', FREE, format('%06d%s', engine.order, name))
     call('HDEL', ENGINES, name)
     engines[name] = false
@@ -148,6 +150,19 @@ local function free_engine(gateway)
   return first
 end
 
+-- As free_engine, but with an affinity: of the same engine each time, where that can be.
+local function engine_for(t)
+  if not S.sticky or t.affinity == 0 then return free_engine(t.gateway) end
+  local all, reached = {}, {}
+  for _, member in ipairs(call('ZRANGE', FREE, 0, -1)) do
+    if member == '' then break end
+    local engine = get_engine(member:sub(7)) or broken('engine')
+    all[#all + 1] = engine
+    if engine.seen[t.gateway] ~= 0 then reached[#reached + 1] = engine end
+  end
+  return preferred(reached[1] and reached or all, t.affinity)
+end
+
 -- True where no more slots are free than are kept for tenants that hold none.
 local function keeps_the_rest()
   if S.headroom == 0 then return false end
@@ -165,6 +180,7 @@ end
 
 local function take(engine)
   engine.in_flight = engine.in_flight + 1
+  S.busy = S.busy + 1
   list_engine(engine)
 end
 
@@ -173,6 +189,7 @@ local function release(rank, name, order)
   local engine = get_engine(name)
   if engine and engine.order == order then
     engine.in_flight = engine.in_flight - 1
+    S.busy = S.busy - 1
     list_engine(engine)
   end
 end

@@ -15,7 +15,7 @@ local function write_running(id, r)
   }))
 end
 
-local function submit(id, tenant, rank, cost, size, priority, wait, group)
+local function submit(id, tenant, rank, cost, size, priority, wait, group, affinity)
   if call('HEXISTS', TICKETS, id) == 1 then return {'known'} end
   if S.waiting >= S.queue_max then return {'pool', S.queue_max, S.waiting} end
   local T = S.tiers[rank + 1] or broken('tier')
@@ -33,7 +33,7 @@ local function submit(id, tenant, rank, cost, size, priority, wait, group)
   local t = {
     id = id, tenant = tenant, rank = rank, cost = cost, size = size, priority = priority,
     deadline = wait and max(0, min(NEVER, now + wait)) or NEVER, arrival = format('%016.0f', S.arrivals),
-    group = group, gateway = me,
+    group = group, gateway = me, affinity = affinity,
   }
   queue_push(flow, t)
   watch(t)
@@ -275,7 +275,7 @@ local function grant()
   if not flow then broken('turn') end
   local t = head_of(flow) or broken('head')
   if t.gateway ~= me and not outs[t.gateway] then return false end
-  local engine = free_engine(t.gateway)
+  local engine = engine_for(t)
   T.held = T.held + 1
   take(engine)
   if not S.batch then

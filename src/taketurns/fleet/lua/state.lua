@@ -98,7 +98,8 @@ local function capped(flow)
   return flow.cap > 0 and flow.in_flight >= flow.cap
 end
 
--- Engines: name -> slots, in flight, order, and what slots each gateway sees there.
+-- Engines: name -> slots, in flight, order, what slots each gateway sees there, and in a sticky
+-- pool the key of its name.
 
 local function get_engine(name)
   local engine = engines[name]
@@ -106,7 +107,8 @@ local function get_engine(name)
   local row = call('HGET', ENGINES, name)
   if not row then return nil end
   local r = unpacked(row)
-  engine = {name = name, slots = r[1], in_flight = r[2], order = r[3], seen = r[4]}
+  engine = {name = name, slots = r[1], in_flight = r[2], order = r[3], seen = r[4],
+    high = r[5], low = r[6]}
   engines[name] = engine
   return engine
 end
@@ -129,7 +131,7 @@ local function save()
   for name, engine in pairs(engines) do
     if engine then
       call('HSET', ENGINES, name,
-        pack({engine.slots, engine.in_flight, engine.order, engine.seen}))
+        pack({engine.slots, engine.in_flight, engine.order, engine.seen, engine.high, engine.low}))
     end
   end
   call('SET', STATE, pack(S), 'PX', KEPT_MS)
