@@ -32,7 +32,10 @@ def fleet_faults(
         engines = section.get("engines")
         for at, engine in enumerate(engines if isinstance(engines, list) else []):
             if isinstance(engine, dict) and engine.get("slots") == "auto":
-                hint = "Give it a number of slots, or set coordinator: local."
+                hint = (
+                    "A gateway sees only its own requests there. Give it a number of slots, as"
+                    " one gateway finds it with coordinator: local."
+                )
                 yield _fault(("models", name, "engines", at, "slots"), hint)
 
 
