@@ -111,7 +111,10 @@ local function set_engine(name, slots)
     S.engine_numbers = S.engine_numbers + 1
     S.engines = S.engines + 1
     engine = {name = name, slots = 0, in_flight = 0, order = S.engine_numbers, seen = {}}
-    if S.sticky then engine.high, engine.low = key_of(name) end
+    if S.sticky then
+      local key_of = affinities()
+      engine.high, engine.low = key_of(name)
+    end
     engines[name] = engine
   end
   engine.seen[me] = slots
@@ -160,6 +163,7 @@ local function engine_for(t)
     all[#all + 1] = engine
     if engine.seen[t.gateway] ~= 0 then reached[#reached + 1] = engine end
   end
+  local _, preferred = affinities()
   return preferred(reached[1] and reached or all, t.affinity)
 end
 
