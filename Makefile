@@ -51,8 +51,8 @@ proof: setup  ## Run the long versions by hand: many seeds, large numbers
 demo: setup  ## Show the noisy neighbour, with the scheduler and with one shared queue
 	@$(BIN)/taketurns demo --record benchmarks/results/demo.json $(ARGS)
 
-bench: setup  ## Measure scheduler, limits, throttle, admission, found slots, batches, budgets, relay, fleet and simulator; into benchmarks/results/
-	@for name in scheduler limits throttle admission auto_slots embed budgets relay fleet simulator; do \
+bench: setup  ## Measure each part alone; figures go to benchmarks/results/
+	@for name in scheduler limits throttle admission auto_slots embed budgets relay fleet shared_limits simulator real_engine; do \
 	  $(BIN)/python benchmarks/$$name.py --record benchmarks/results/$$name.json $(ARGS) || exit 1; \
 	done
 
