@@ -289,7 +289,7 @@ class CannedServer:
     def __init__(self, body: bytes) -> None:
         self._body = body
 
-    async def start(self) -> None:
+    def prepare(self) -> None:
         """Do nothing."""
 
     async def aclose(self) -> None:

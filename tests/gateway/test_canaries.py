@@ -59,7 +59,7 @@ class Server:
         self._computed = computed
         self._seen = seen
 
-    async def start(self):
+    def prepare(self):
         pass
 
     async def aclose(self):
