@@ -51,7 +51,9 @@ def fetch(folder: Path, release: str) -> Path:
         run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "openai",
              f"openai=={release}", "-d", str(folder)])  # fmt: skip
         with tarfile.open(folder / f"openai-{release}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
+            # Python 3.11 before .4 knows no filters.
+            archive.extraction_filter = getattr(tarfile, "data_filter", lambda member, _: member)
+            archive.extractall(folder)
     if not (folder / "venv/.ready").exists():
         run([sys.executable, "-m", "venv", str(folder / "venv")])
         run([str(folder / "venv/bin/pip"), "install", "-q", f"openai=={release}", *NEEDS])
