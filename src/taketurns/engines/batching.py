@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 from taketurns.engines.embed_formats import OpenAiEmbeddings, Reply, TeiEmbed
 from taketurns.engines.openai import OpenAiEngine
 from taketurns.engines.score_formats import RerankQuery, ScorePairs, TeiPredict, TeiRerank
+from taketurns.engines.vectors import shortened
 from taketurns.errors import EngineBrokenError, EngineError, EngineRefusedError
 from taketurns.ports.engine import (
     EmbedAnswer,
@@ -137,9 +138,14 @@ class BatchingEngine:
             raise ValueError("a batch to embed has at least one input")
         reply = await self._ask(self._embed, call)
         try:
-            return await self._embed.answer(reply, call)
+            answer = await self._embed.answer(reply, call)
         except (ValueError, RecursionError) as error:
             raise self._unusable("embeddings", error) from error
+        if call.dimensions is None:
+            return answer
+        # Some servers leave the field unread.
+        cut = [shortened(vector, call.dimensions) for vector in answer.vectors]
+        return EmbedAnswer(cut, answer.tokens)
 
     async def score(self, call: ScoreCall) -> ScoreAnswer:
         """Score one batch, see the port."""

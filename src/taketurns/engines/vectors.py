@@ -53,6 +53,29 @@ def float32(embedding: str | list[float]) -> bytes:
     return numbers.tobytes()
 
 
+def shortened(vector: bytes, dimensions: int) -> bytes:
+    """Return the first numbers of a longer vector, brought to length 1; a shorter one as it is.
+
+    That is what `dimensions` asks of a model that was trained for it (A. Kusupati
+    et al., "Matryoshka Representation Learning", NeurIPS 2022); some servers
+    leave the field unread.
+
+    Args:
+        vector: Little-endian float32 bytes.
+        dimensions: How many numbers, at least 1.
+    """
+    if len(vector) <= 4 * dimensions:
+        return vector
+    numbers = array("f", vector[: 4 * dimensions])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    length = math.sqrt(sum(number * number for number in numbers)) or 1.0
+    numbers = array("f", [number / length for number in numbers])
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
 async def vectors(parts: Sequence[msgspec.Raw]) -> list[bytes]:
     """Decode vectors, each in base64 or as numbers; all must be of one length.
 
