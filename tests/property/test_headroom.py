@@ -68,6 +68,21 @@ def test_the_last_slots_go_to_tenants_that_hold_none():
     assert holders(room) == ["calm", "flood", "late", "quiet"]
 
 
+def test_a_new_weight_moves_a_waiting_tenant_that_holds_nothing_in_the_kept_slots_order_too():
+    room = pool(2, 50, quantum=10)
+    room.submit("deep", cost=100)
+    room.submit("deep", cost=10)
+    room.advance()
+    assert holders(room) == ["deep"]
+    room.finish()
+    # It has a debt of nine rounds and nothing in flight; with five times the weight it's two.
+    room.scheduler.set_tenant(Tenant("deep", weight=5))
+    room.submit("late", cost=200)
+    room.submit("late", cost=10)
+    room.advance()
+    assert holders(room) == ["deep", "late"]
+
+
 def test_a_slot_is_not_kept_once_more_are_free_than_that():
     room = pool(3, 34)
     for _ in range(3):
