@@ -257,7 +257,7 @@ def test_a_port_in_use_is_one_clear_message_and_status_2(tmp_path, option):
         done = run(path, option, port, other, 0, directory=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     setting = option.removeprefix("--").replace("-", "_")
-    *_, message, hint = done.stderr.splitlines()
+    message, hint = done.stderr.splitlines()
     assert message.startswith(f"taketurns: server.{setting}: can't listen on 127.0.0.1:{port}")
     assert setting in hint
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from taketurns.dialects.choices import choices
 from taketurns.errors import RequestError
 from taketurns.ports.engine import EmbedInput
 
@@ -200,6 +201,7 @@ def decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = ""
                 param=field,
                 hint="Leave it out.",
             ) from None
+        hint = ""
         missing = re.search(r"missing required field `(.*?)`", message)
         problem = _AT.sub("", message)
         if missing:
@@ -207,7 +209,11 @@ def decode(decoder: "msgspec.json.Decoder[Any]", data: bytes, *, under: str = ""
             problem = "is missing"
         elif problem.startswith("Expected"):
             problem = "must be " + problem.removeprefix("Expected ").replace(", got ", ", not ")
-        raise invalid(path.lstrip(".") or None, problem) from None
+        elif problem.startswith("Invalid enum value"):
+            problem = "can't be " + problem.removeprefix("Invalid enum value ")
+            if found and (known := choices(decoder.type, found[1])):
+                hint = f"Send one of: {', '.join(known)}."
+        raise invalid(path.lstrip(".") or None, problem, hint) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestError(
             400, "invalid_json", f"The body is not valid JSON: {error}.", param=under or None

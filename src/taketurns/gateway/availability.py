@@ -46,18 +46,20 @@ class _Engine:
     """One engine.
 
     Attributes:
+        known: It was looked at before; of its first slots there is nothing to tell.
         slots: Given to the scheduler at present.
         timer: Wakes it at ``due_us``, or None.
         failures: Requests that failed by its fault, by reason.
     """
 
-    __slots__ = ("breaker", "due_us", "failures", "finder", "name", "slots", "timer")
+    __slots__ = ("breaker", "due_us", "failures", "finder", "known", "name", "slots", "timer")
 
     def __init__(self, name: str, breaker: Breaker, finder: SlotFinder) -> None:
         self.name = name
         self.breaker = breaker
         self.finder = finder
         self.slots = 0
+        self.known = False
         self.timer: Timer | None = None
         self.due_us = 0
         self.failures = dict.fromkeys(REASONS, 0)
@@ -268,7 +270,7 @@ class Availability:
         now_us = self._clock.now_us()
         slots = engine.breaker.slots(engine.finder.slots, now_us)
         if slots != engine.slots:
-            if slots == 0 or engine.slots == 0:
+            if engine.known and (slots == 0 or engine.slots == 0):
                 state = engine.breaker.state(now_us)
                 LOG.log(
                     logging.WARNING if slots == 0 else logging.INFO,
@@ -280,6 +282,7 @@ class Availability:
             engine.slots = slots
             self._set_engine(engine.name, slots)
             self._look(now_us)
+        engine.known = True
         self._arm(engine, now_us)
 
     def _arm(self, engine: _Engine, now_us: int) -> None:
