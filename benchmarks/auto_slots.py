@@ -13,7 +13,7 @@ from statistics import mean, median
 
 from harness import deliver, measured, options_for
 
-from taketurns.core.auto_slots import SlotFinder
+from taketurns.core.own_finder import OwnFinder
 from taketurns.figures import Figure
 from taketurns.ports.clock import VirtualClock
 from taketurns.testing.batching_engine import BatchingEngine, ClosedLoop, Second, StepTimes
@@ -64,7 +64,7 @@ def find(
     changes: dict[int, Callable[[BatchingEngine], None]] | None = None,
 ) -> list[Second]:
     """Let slots be found, and return what each second was like."""
-    finder = SlotFinder(1, 256, start=8)
+    finder = OwnFinder(1, 256, start=8)
     loop = ClosedLoop(
         VirtualClock(), batch_max=batch_max, times=times, limit=finder, gauge=gauge, seed=seed
     )

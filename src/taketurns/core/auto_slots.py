@@ -5,7 +5,7 @@ Below its knee an engine does more work with each further request; above it
 they only wait inside it, where nothing is fair. So the limit follows three
 signs, each measured over windows of about a second:
 
-* *A queue inside the engine* (:mod:`taketurns.core.engine_load`) longer than the
+* *A queue inside the engine* (:meth:`taketurns.core.signs.Signs.queue`) longer than the
   tolerance lowers the limit at once to what the engine works on, by half at most.
 * *Throughput*: a limit is raised a step, by a half, a quarter or an eighth, and
   kept if the work done grows by at least an eighth of what the step promises;
@@ -16,6 +16,10 @@ signs, each measured over windows of about a second:
 Only windows in which the limit was used up tell anything of throughput: a
 limit isn't raised while nobody needs it.
 
+Who feeds it cuts time into windows: one process its own
+(:mod:`taketurns.core.own_finder`), a fleet those of all its gateways. So it has no
+time of its own, and all that it knows can be handed on.
+
 Source: additive increase and multiplicative decrease on a queue estimated from
 delays is that of TCP Vegas (L. Brakmo and L. Peterson, IEEE JSAC 13(8), 1995)
 and BBR (N. Cardwell et al., ACM Queue 14(5), 2016), whose startup doubles until
@@ -24,13 +28,10 @@ its load where a link doesn't, so that growth is asked for in proportion, and
 steps down are tried too.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from taketurns.core.engine_load import EngineLoad
+from taketurns.core.signs import NOTHING, Signs
 from taketurns.units import US_PER_S
-
-WINDOW_US = US_PER_S
-"""Shortest window."""
 
 WINDOW_US_MAX = 4 * US_PER_S
 """Longest window, for engines that rarely show anything."""
@@ -51,8 +52,7 @@ REST_MIN, REST_MAX = 2, 8
 """Windows between two tries, the more the longer nothing changes."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
+class Measured(NamedTuple):
     """Work done at a limit, and the slot time it took.
 
     Work per time is work x slots / slot time, so that windows that weren't
@@ -62,6 +62,36 @@ class _Measured:
     work: int
     slot_us: int
     slots: int
+
+
+class Known(NamedTuple):
+    """All that a finder knows: another one goes on from it as this one would.
+
+    Attributes:
+        slots: The limit.
+        queue: Requests thought to wait inside the engine; None: unknown.
+        base_us: The best time to a first byte; None: unknown.
+        reference: What was measured at this limit.
+        tried_from: What was measured before a step that is tried.
+        down: The next step, or the one that is tried, goes down.
+        step: By how many bits it's shifted.
+        rests: Windows to rest after the next one that's taken back.
+        rest: Windows to rest yet.
+        settling: Windows yet in which something runs that began under another limit.
+        window: The window that hasn't ended.
+    """
+
+    slots: int
+    queue: int | None = None
+    base_us: int | None = None
+    reference: Measured | None = None
+    tried_from: Measured | None = None
+    down: bool = False
+    step: int = 0
+    rests: int = REST_MIN
+    rest: int = 1
+    settling: int = 1
+    window: Signs = NOTHING
 
 
 class SlotFinder:
@@ -75,13 +105,12 @@ class SlotFinder:
     Attributes:
         slots: The limit at present.
         grows: False where the engine's slots are set, see :meth:`bound`.
-        load: What the engine does.
         queue: Requests thought to wait inside it, from the last window; None: unknown.
     """
 
     __slots__ = (
+        "_base_us",
         "_down",
-        "_due_us",
         "_least",
         "_most",
         "_reference",
@@ -91,8 +120,8 @@ class SlotFinder:
         "_step",
         "_tried_from",
         "_usable_percent",
+        "_window",
         "grows",
-        "load",
         "queue",
         "slots",
     )
@@ -102,38 +131,8 @@ class SlotFinder:
         self._most = most
         self._usable_percent = 100
         self.grows = True
-        self.slots = max(least, min(start, most))
-        self.load = EngineLoad()
-        self.queue: int | None = None
-        self._due_us = 0
-        # What was measured at this limit; and before a step that is tried, or None.
-        self._reference: _Measured | None = None
-        self._tried_from: _Measured | None = None
-        self._down = False
-        self._step = 0
-        self._rests = REST_MIN
-        self._rest = 1
-        self._settling = 1
-
-    def started(self, now_us: int, *, stream: bool) -> None:
-        """Count a request that is sent; ``stream``: a first byte will come long before its end."""
-        if self._idle:
-            self._begin(now_us)
-        self.load.started(now_us, stream=stream)
-
-    def refused(self, now_us: int) -> None:
-        """Lower the limit to what the engine holds: it refused one more, which has ended."""
-        self._set(min(self.slots, self.load.in_flight))
-        self._give_up(now_us)
-
-    def restart(self, now_us: int) -> None:
-        """Begin again from the least: the engine was away and may have changed."""
-        if self.grows:
-            self.load.forget()
-            self.queue = None
-            self._set(self._least)
-            self._give_up(now_us)
-            self._step, self._rest, self._down = 0, 1, False
+        self._window = NOTHING
+        self.restore(Known(start))
 
     def bound(
         self, least: int, most: int, *, grows: bool = True, usable_percent: int = 100
@@ -154,74 +153,103 @@ class SlotFinder:
         self._least, self._most = least, most
         self._set(self.slots)
 
-    def next_wake_us(self) -> int | None:
-        """Return when :meth:`advance` has something to do; None where nothing runs."""
-        at_rest = not self.grows and self.slots == self._most
-        return None if self._idle or at_rest else self._due_us
-
-    def advance(self, now_us: int) -> None:
-        """End the window if it's due, and move the limit by what it showed."""
-        if now_us < self._due_us:
-            return
-        self.load.until(now_us)
+    def take(self, signs: Signs) -> None:
+        """Take in what follows the last window, and move the limit by what it shows."""
         if not self.grows:
             self._set(self.slots + max(1, self.slots >> STEP_SHIFT_MAX))
-        elif not self._judge(now_us):
-            self._due_us = now_us + WINDOW_US
             return
-        self._begin(now_us)
+        window = self._window.then(signs)
+        self._window = NOTHING if window.idle or self._judge(window) else window
+
+    def refused(self, in_flight: int) -> None:
+        """Lower the limit to what the engine holds: it refused one more, which has ended."""
+        self._set(min(self.slots, in_flight))
+        self._give_up()
+
+    def restart(self) -> None:
+        """Begin again from the least: the engine was away and may have changed."""
+        if self.grows:
+            self.restore(Known(self._least))
 
     @property
-    def _idle(self) -> bool:
-        return self.load.in_flight == 0 and self.load.slot_us == 0
+    def at_rest(self) -> bool:
+        """True where nothing is to come of a window in which nothing runs."""
+        return self._window.slot_us == 0 if self.grows else self.slots == self._most
 
-    def _begin(self, now_us: int) -> None:
-        self.load.begin(now_us)
-        self._due_us = now_us + WINDOW_US
+    def known(self) -> Known:
+        """Return all that it knows."""
+        return Known(
+            self.slots,
+            self.queue,
+            self._base_us,
+            self._reference,
+            self._tried_from,
+            self._down,
+            self._step,
+            self._rests,
+            self._rest,
+            self._settling,
+            self._window,
+        )
+
+    def restore(self, known: Known) -> None:
+        """Go on from what another one knew, within the bounds of this one."""
+        self._set(known.slots)
+        self.queue = known.queue
+        self._base_us = known.base_us
+        # What was measured at this limit; and before a step that is tried, or None.
+        self._reference = known.reference
+        self._tried_from = known.tried_from
+        self._down = known.down
+        self._step = known.step
+        self._rests = known.rests
+        self._rest = known.rest
+        self._settling = known.settling
+        self._window = known.window
 
     def _set(self, slots: int) -> None:
         self.slots = max(self._least, min(slots, self._most))
 
-    def _give_up(self, now_us: int) -> None:
+    def _give_up(self) -> None:
         """Forget what a step would be compared to, and try none for a while."""
         self._reference = self._tried_from = None
         self._settling = 1
         self._step = STEP_SHIFT_MAX
         self._rest = self._rests = REST_MIN
-        self._begin(now_us)
+        self._window = NOTHING
 
-    def _judge(self, now_us: int) -> bool:
+    def _judge(self, window: Signs) -> bool:
         """Move the limit by what the window showed; False: it must go on to show enough."""
-        load, slots = self.load, self.slots
-        length_us = now_us - load.since_us
-        self.queue = queue = load.queue(now_us)
+        slots = self.slots
+        queue, self._base_us = window.queue(self._base_us)
+        self.queue = queue
         crowded = queue is not None and queue > 1 + (slots >> 4)
-        if load.signs < SIGNS_MIN and length_us < WINDOW_US_MAX and not crowded:
+        if window.seen < SIGNS_MIN and window.length_us < WINDOW_US_MAX and not crowded:
             return False
         if self._settling:
             # What ran in this window began under another limit.
             self._settling -= 1
         elif queue is not None and crowded:
-            works_on = load.in_flight - queue
+            works_on = window.in_flight - queue
             if works_on < slots:
                 self._set(min(slots - 1, max(works_on, slots >> 1)))
-                self._give_up(now_us)
-        elif load.in_flight <= slots:
+                self._give_up()
+        elif window.in_flight <= slots:
             usable = max(1, slots * self._usable_percent // 100)
-            if load.work and load.slot_us * 8 >= usable * length_us * 7:
-                return self._try(length_us)
+            if window.work and window.slot_us * 8 >= usable * window.length_us * 7:
+                return self._try(window)
             # It isn't used up; a step that nobody used is taken back.
             if self._tried_from is not None:
                 self._set(self._tried_from.slots)
             self._reference = self._tried_from = None
         return True
 
-    def _try(self, length_us: int) -> bool:
+    def _try(self, window: Signs) -> bool:
         """Compare a step to what was before it, or take the next one; False: not clear yet."""
-        measured = _Measured(self.load.work, self.load.slot_us, self.slots)
+        measured = Measured(window.work, window.slot_us, self.slots)
         before, known = self._tried_from, self._reference
         if before is not None:
-            keep = self._keeps(before, measured, last=length_us >= TRY_US_MAX)
+            keep = self._keeps(before, measured, last=window.length_us >= TRY_US_MAX)
             if keep is None:
                 return False
             self._tried_from = None
@@ -235,7 +263,7 @@ class SlotFinder:
             self._rests = REST_MIN
         elif known is not None:
             # Older windows count half as much, each.
-            measured = _Measured(
+            measured = Measured(
                 known.work // 2 + measured.work, known.slot_us // 2 + measured.slot_us, self.slots
             )
         self._reference = measured
@@ -259,7 +287,7 @@ class SlotFinder:
         self._rest = self._rests
         self._rests = min(self._rests + 1, REST_MAX)
 
-    def _keeps(self, before: _Measured, after: _Measured, *, last: bool) -> bool | None:
+    def _keeps(self, before: Measured, after: Measured, *, last: bool) -> bool | None:
         """Tell whether a step is worth keeping; None: not clear yet, and it isn't the last look."""
         was = before.work * before.slots * after.slot_us
         got = after.work * after.slots * before.slot_us

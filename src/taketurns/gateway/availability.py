@@ -15,7 +15,7 @@ from typing import Self
 from taketurns.config.engines import AUTO, EngineConfig, UrlEngineConfig
 from taketurns.config.pools import engines
 from taketurns.config.served import ModelConfig
-from taketurns.core.auto_slots import SlotFinder
+from taketurns.core.own_finder import OwnFinder
 from taketurns.errors import (
     EngineBrokenError,
     EngineRefusedError,
@@ -54,7 +54,7 @@ class _Engine:
 
     __slots__ = ("breaker", "due_us", "failures", "finder", "known", "name", "slots", "timer")
 
-    def __init__(self, name: str, breaker: Breaker, finder: SlotFinder) -> None:
+    def __init__(self, name: str, breaker: Breaker, finder: OwnFinder) -> None:
         self.name = name
         self.breaker = breaker
         self.finder = finder
@@ -258,7 +258,7 @@ class Availability:
             auto, least, most = True, part.slots_min, part.slots_max
         engine = self._engines.get(name)
         if engine is None:
-            finder = SlotFinder(least, most, start=AUTO_START if auto else most)
+            finder = OwnFinder(least, most, start=AUTO_START if auto else most)
             self._engines[name] = engine = _Engine(name, Breaker(rules), finder)
         engine.breaker.rules = rules
         usable_percent = 100 - self._model.headroom

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from taketurns.core.auto_slots import SlotFinder
+from taketurns.core.own_finder import OwnFinder
 from taketurns.ports.clock import Clock, VirtualClock
 from taketurns.units import US_PER_S
 
@@ -173,15 +173,15 @@ class ClosedLoop:
         *,
         batch_max: int,
         times: StepTimes,
-        limit: int | SlotFinder,
+        limit: int | OwnFinder,
         gauge: bool = False,
         seed: int = 1,
         prompt: int = 50,
         output: int = 100,
     ) -> None:
         self._clock = clock
-        self._finder = limit if isinstance(limit, SlotFinder) else None
-        self._limit = 0 if isinstance(limit, SlotFinder) else limit
+        self._finder = limit if isinstance(limit, OwnFinder) else None
+        self._limit = 0 if isinstance(limit, OwnFinder) else limit
         self._gauge = gauge
         self._random = random.Random(seed)  # noqa: S311 - lengths, not secrets
         self._prompt = prompt

@@ -2,11 +2,14 @@
 """Slots are found: the knee is reached, held, followed, and never guessed from silence."""
 
 import os
+import random
 from statistics import median
 
 import pytest
 
-from taketurns.core.auto_slots import WINDOW_US, WINDOW_US_MAX, SlotFinder
+from taketurns.core.auto_slots import Known, SlotFinder
+from taketurns.core.own_finder import WINDOW_US, OwnFinder
+from taketurns.core.signs import GAUGE_FRESH_US, Signs
 from taketurns.ports.clock import VirtualClock
 from taketurns.testing.batching_engine import ClosedLoop, StepTimes
 from taketurns.units import US_PER_S
@@ -39,7 +42,7 @@ def sweep(batch_max, times):
 
 
 def found(batch_max, times, *, gauge, seed, seconds=FOUND_WITHIN_S + HELD_S, changes=None):
-    finder = SlotFinder(1, 256, start=8)
+    finder = OwnFinder(1, 256, start=8)
     loop = ClosedLoop(
         VirtualClock(), batch_max=batch_max, times=times, limit=finder, gauge=gauge, seed=seed
     )
@@ -86,7 +89,7 @@ def test_a_knee_that_moves_is_found_again_in_time(before, after, gauge):
 
 def test_a_finder_without_signs_stays_where_it_is():
     # The control: with neither gauge, first bytes nor work, nothing can be found.
-    finder = SlotFinder(1, 256, start=8)
+    finder = OwnFinder(1, 256, start=8)
     now_us = 0
     for _ in range(8):
         finder.started(now_us, stream=False)
@@ -130,25 +133,25 @@ def flat(slots):
 
 
 def test_it_grows_while_that_pays_and_stops_at_its_bound():
-    steady = Steady(SlotFinder(1, 100, start=8), linear)
+    steady = Steady(OwnFinder(1, 100, start=8), linear)
     assert max(steady.window() for _ in range(30)) == 100
     assert steady.window() in {88, 100}
 
 
 def test_it_shrinks_while_that_costs_nothing_and_stops_at_its_bound():
-    steady = Steady(SlotFinder(3, 100, start=8), flat)
+    steady = Steady(OwnFinder(3, 100, start=8), flat)
     seen = [steady.window() for _ in range(80)]
     assert min(seen) == 3
     assert median(seen[40:]) <= 4
 
 
 def test_it_is_not_raised_while_nobody_needs_it():
-    steady = Steady(SlotFinder(1, 100, start=8), linear)
+    steady = Steady(OwnFinder(1, 100, start=8), linear)
     assert {steady.window(full=False) for _ in range(10)} == {8}
 
 
 def test_a_step_that_nobody_used_is_taken_back():
-    steady = Steady(SlotFinder(1, 100, start=8), linear)
+    steady = Steady(OwnFinder(1, 100, start=8), linear)
     while steady.window() == 8:
         pass
     assert steady.finder.slots == 16
@@ -157,14 +160,14 @@ def test_a_step_that_nobody_used_is_taken_back():
 
 
 def test_slots_that_others_keep_free_do_not_stop_it_from_growing():
-    finder = SlotFinder(1, 64, start=8)
+    finder = OwnFinder(1, 64, start=8)
     finder.bound(1, 64, usable_percent=50)
     steady = Steady(finder, linear)
     assert max(steady.window(full=False) for _ in range(20)) == 64
 
 
 def test_a_queue_lowers_it_to_what_the_engine_works_on_but_by_half_at_most():
-    finder = SlotFinder(1, 256, start=64)
+    finder = OwnFinder(1, 256, start=64)
     steady = Steady(finder, linear)
     steady.window()
     finder.load.gauge(20, steady.now_us + WINDOW_US)
@@ -190,51 +193,8 @@ def test_a_queue_lowers_it_to_what_the_engine_works_on_but_by_half_at_most():
     assert steady.window() == 22
 
 
-def test_a_window_with_few_signs_goes_on():
-    finder = SlotFinder(1, 256, start=8)
-    finder.started(0, stream=True)
-    finder.advance(WINDOW_US - 1)
-    finder.advance(WINDOW_US)
-    assert finder.next_wake_us() == 2 * WINDOW_US
-    finder.advance(WINDOW_US_MAX)
-    assert finder.next_wake_us() == WINDOW_US_MAX + WINDOW_US
-    finder.load.ended(WINDOW_US_MAX, pending=True)
-    assert finder.next_wake_us() is None
-
-
-def test_a_refusal_lowers_it_to_what_the_engine_holds():
-    finder = SlotFinder(2, 256, start=64)
-    for _ in range(40):
-        finder.started(0, stream=False)
-    finder.load.ended(10, pending=False)
-    finder.refused(10)
-    assert finder.slots == 39
-    for _ in range(39):
-        finder.load.ended(20, pending=False)
-    finder.refused(20)
-    assert finder.slots == 2
-
-
-def test_set_slots_are_lowered_by_refusals_alone_and_come_back():
-    finder = SlotFinder(1, 16, start=16)
-    finder.bound(1, 16, grows=False)
-    assert finder.next_wake_us() is None
-    for _ in range(9):
-        finder.started(0, stream=False)
-    assert finder.next_wake_us() is None
-    finder.load.ended(10, pending=False)
-    finder.refused(10)
-    seen = [finder.slots]
-    while (wake_us := finder.next_wake_us()) is not None:
-        finder.advance(wake_us)
-        seen.append(finder.slots)
-    assert seen == [8, 9, 10, 11, 12, 13, 14, 15, 16]
-    finder.restart(20)
-    assert finder.slots == 16
-
-
 def test_bounds_and_the_way_slots_are_set_can_change():
-    finder = SlotFinder(1, 16, start=16)
+    finder = OwnFinder(1, 16, start=16)
     finder.bound(1, 8, grows=False)
     assert finder.slots == 8
     finder.bound(1, 8, grows=False)
@@ -246,8 +206,84 @@ def test_bounds_and_the_way_slots_are_set_can_change():
     assert (finder.slots, finder.grows) == (2, True)
 
 
-def test_an_engine_that_was_away_begins_with_the_least():
-    finder = SlotFinder(2, 256, start=64)
-    finder.load.gauge(9, 5)
-    finder.restart(10)
-    assert (finder.slots, finder.queue, finder.load.queue(11)) == (2, None, None)
+def queues(*windows):
+    finder = SlotFinder(1, 256, start=64)
+    found = []
+    for window in windows:
+        finder.take(window)
+        found.append(finder.queue)
+    return found
+
+
+def streams(number, wait_us, **more):
+    """A second in which streams begin, each after so long."""
+    pending_us = number * wait_us
+    return Signs(
+        US_PER_S, 1, US_PER_S, 16, pending_us, number, (wait_us,) * number, in_flight=1, **more
+    )
+
+
+def test_without_a_gauge_the_queue_follows_from_who_waits_longer_than_at_best():
+    # Each waits for half a second more: by Little's law 20 x 0.5 s / 1 s wait inside.
+    # The best is forgotten by a little in each window.
+    assert queues(streams(4, 50_000), streams(20, 550_000)) == [0, 9]
+
+
+def test_streams_that_never_begin_are_a_queue_too():
+    never = Signs(US_PER_S, 1, US_PER_S, 16, pending_us=6 * US_PER_S, in_flight=6)
+    gone = Signs(US_PER_S, 1, US_PER_S, 16, in_flight=1)
+    assert queues(streams(4, 1_000), never, gone) == [0, 6, 0]
+
+
+def test_a_few_first_bytes_say_nothing():
+    assert queues(streams(3, 50_000)) == [None]
+
+
+def test_a_fresh_gauge_counts_and_a_stale_one_is_unknown():
+    fresh = Signs(US_PER_S, 1, US_PER_S, 16, gauge=1, gauge_age_us=GAUGE_FRESH_US, in_flight=1)
+    stale = fresh._replace(gauge_age_us=GAUGE_FRESH_US + 1)
+    assert queues(fresh, stale) == [1, None]
+
+
+def test_what_a_finder_knows_can_be_handed_on_at_any_time():
+    draw = random.Random(3)
+    one, other = SlotFinder(1, 256, start=8), SlotFinder(1, 256, start=8)
+    seen = set()
+    for number in range(2_000):
+        slots = one.slots
+        full = draw.random() < 0.9
+        in_flight = slots if full else slots // 2
+        work = 50 * min(in_flight, 40 + number // 100)
+        waits = tuple(draw.choices([20_000, 30_000, 300_000], k=draw.randint(0, 6)))
+        gauge = draw.choice([None, 0, max(0, in_flight - 40)])
+        signs = Signs(
+            US_PER_S, work, in_flight * US_PER_S, draw.choice([3, 30]), sum(waits), len(waits),
+            waits, gauge, 0, in_flight,
+        )  # fmt: skip
+        one.take(signs)
+        # Whoever goes on has never seen a window but this one.
+        heir = SlotFinder(1, 256, start=1)
+        heir.restore(other.known())
+        other = heir
+        other.take(signs)
+        assert other.known() == one.known()
+        seen.add(one.slots)
+        if draw.random() < 0.01:
+            one.refused(in_flight - 1)
+            other.refused(in_flight - 1)
+    assert len(seen) > 10
+
+
+def test_what_was_known_elsewhere_is_kept_within_ones_own_bounds():
+    finder = SlotFinder(4, 16, start=8)
+    finder.restore(Known(64))
+    assert finder.slots == 16
+    finder.restore(Known(1))
+    assert finder.slots == 4
+
+
+def test_set_slots_do_not_begin_again():
+    finder = SlotFinder(1, 16, start=16)
+    finder.bound(1, 16, grows=False)
+    finder.restart()
+    assert finder.slots == 16

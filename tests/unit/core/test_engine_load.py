@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Work, slot time and the engine's queue, as far as they can be seen from outside."""
+"""Work, slot time and first bytes, as far as they can be seen from outside, window by window."""
 
-from taketurns.core.engine_load import FIRST_BYTES_MAX, GAUGE_FRESH_US, EngineLoad
-from taketurns.units import US_PER_S
+from taketurns.core.engine_load import EngineLoad
+from taketurns.core.signs import FIRST_BYTES_MAX, Signs
 
 
 def begun(*, at_us=0):
@@ -16,75 +16,41 @@ def test_slot_time_is_what_runs_times_how_long():
     load.started(10, stream=False)
     load.started(30, stream=False)
     load.ended(60, pending=False)
-    load.until(100)
     load.produced(7)
     load.produced(5)
-    assert (load.slot_us, load.in_flight) == (20 + 2 * 30 + 40, 1)
-    assert (load.work, load.signs) == (12, 2)
-    load.begin(100)
-    assert (load.slot_us, load.work, load.signs, load.in_flight) == (0, 0, 0, 1)
+    assert load.cut(100) == Signs(90, 12, 20 + 2 * 30 + 40, seen=2, in_flight=1)
+    assert load.cut(130) == Signs(30, slot_us=30, in_flight=1)
 
 
-def streams(load, *, number, wait_us, from_us):
-    for _ in range(number):
-        load.started(from_us, stream=True)
-    for _ in range(number):
-        load.first_byte(wait_us, from_us + wait_us)
-    for _ in range(number):
-        load.ended(from_us + wait_us, pending=False)
-
-
-def test_without_a_gauge_the_queue_follows_from_who_waits_longer_than_at_best():
+def test_streams_wait_until_they_begin():
     load = begun()
-    streams(load, number=4, wait_us=50_000, from_us=0)
-    assert load.queue(US_PER_S) == 0
-    load.begin(US_PER_S)
-    # Each waits for half a second more: by Little's law 20 x 0.5 s / 1 s wait inside.
-    streams(load, number=20, wait_us=550_000, from_us=US_PER_S)
-    load.until(2 * US_PER_S)
-    # The best is forgotten by a little in each window.
-    assert load.queue(2 * US_PER_S) == 9
-    load.forget()
-    load.begin(2 * US_PER_S)
-    assert load.queue(3 * US_PER_S) is None
-
-
-def test_streams_that_never_begin_are_a_queue_too():
-    load = begun()
-    streams(load, number=4, wait_us=1_000, from_us=0)
-    load.queue(US_PER_S)
-    load.begin(US_PER_S)
-    for _ in range(6):
-        load.started(US_PER_S, stream=True)
-    load.until(2 * US_PER_S)
-    assert load.queue(2 * US_PER_S) == 6
-    for _ in range(6):
-        load.ended(2 * US_PER_S, pending=True)
-    load.begin(2 * US_PER_S)
-    load.until(3 * US_PER_S)
-    assert load.queue(3 * US_PER_S) == 0
-
-
-def test_a_few_first_bytes_say_nothing():
-    load = begun()
-    streams(load, number=3, wait_us=50_000, from_us=0)
-    assert load.queue(US_PER_S) is None
+    for _ in range(3):
+        load.started(0, stream=True)
+    load.first_byte(50, 50)
+    load.ended(70, pending=True)
+    signs = load.cut(100)
+    assert (signs.pending_us, signs.begun, signs.first_bytes) == (50 + 70 + 100, 1, (50,))
+    load.ended(120, pending=True)
+    assert load.cut(200).pending_us == 20
+    assert load.cut(300).pending_us == 0
 
 
 def test_only_so_many_first_bytes_are_kept():
     load = begun()
-    streams(load, number=FIRST_BYTES_MAX, wait_us=10, from_us=0)
-    streams(load, number=10 * FIRST_BYTES_MAX, wait_us=1, from_us=100)
-    assert load.queue(US_PER_S) == 0
-    load.begin(US_PER_S)
-    streams(load, number=4, wait_us=10, from_us=US_PER_S)
-    assert load.queue(2 * US_PER_S) == 0
+    for _ in range(FIRST_BYTES_MAX + 9):
+        load.started(0, stream=True)
+        load.first_byte(5, 5)
+    signs = load.cut(10)
+    assert (signs.begun, signs.first_bytes) == (FIRST_BYTES_MAX + 9, (5,) * FIRST_BYTES_MAX)
 
 
-def test_a_fresh_gauge_counts_and_a_stale_one_is_unknown():
+def test_a_gauge_gets_older_until_it_is_read_again_or_forgotten():
     load = begun()
-    load.gauge(5, 100)
-    assert load.queue(100 + GAUGE_FRESH_US) == 5
-    assert load.queue(101 + GAUGE_FRESH_US) is None
-    load.gauge(0, 200 + GAUGE_FRESH_US)
-    assert load.queue(300 + GAUGE_FRESH_US) == 0
+    assert load.cut(10).gauge is None
+    load.gauge(5, 30)
+    assert load.cut(40)[-3:] == (5, 10, 0)
+    assert load.cut(90)[-3:] == (5, 60, 0)
+    load.gauge(0, 90)
+    assert load.cut(95)[-3:] == (0, 5, 0)
+    load.forget()
+    assert load.cut(99).gauge is None
