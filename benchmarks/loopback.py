@@ -4,8 +4,9 @@
     python benchmarks/loopback.py          # serves as an engine, and prints its port
 
 The engine answers a chat request with about 1 KB of JSON, or with events of 150
-bytes, one every ``seed`` milliseconds, for as long as the client listens. Each
-event holds the moment at which it was written.
+bytes, one every ``seed`` milliseconds, for as long as the client listens; with a
+``seed`` of 0, with a few at once and the end. Each event holds the moment at
+which it was written.
 """
 
 import asyncio
@@ -66,6 +67,16 @@ def event(moment_ns: int) -> bytes:
     return b"%x\r\n%b\r\n" % (len(text), text)
 
 
+SHORT_EVENTS = 4
+"""Events of a stream with a ``seed`` of 0, before its end."""
+
+
+def short_stream() -> bytes:
+    """Return a stream that is whole at once."""
+    events = b"".join(event(time.monotonic_ns()) for _ in range(SHORT_EVENTS))
+    return b"%b%b%b" % (STREAM_HEAD, events, b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n")
+
+
 class Wheel:
     """Writes events to many streams, those of equal period spread evenly over it."""
 
@@ -122,8 +133,12 @@ class Engine(asyncio.Protocol):
         if not head.startswith(b"post"):
             self._transport.write(MODELS_ANSWER)
         elif b'"stream":true' in body or b'"stream": true' in body:
+            period_ms = int(SEED.search(body)[1])
+            if period_ms == 0:
+                self._transport.write(short_stream())
+                return
             self._transport.write(STREAM_HEAD + event(time.monotonic_ns()))
-            self.wheel.add(self._transport, int(SEED.search(body)[1]))
+            self.wheel.add(self._transport, period_ms)
         else:
             self._transport.write(ANSWER)
 

@@ -329,7 +329,7 @@ async def _play(scenario, *, backends, settles, proxied, safety_s, sections):
         site = Site(await ready, keys, http, served, stack, tasks, task)
         site.proxies = proxies
         _with_fakes(site)
-        site.own_log, site.gateway._log = site.gateway._log, site.log
+        site.own_log, site.gateway._border.log = site.gateway._border.log, site.log
         await scenario(site)
         if settles:
             await site.settle()

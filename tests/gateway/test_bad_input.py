@@ -487,7 +487,7 @@ def test_no_key_and_no_prompt_appears_in_a_log_or_an_error(play, caplog, tmp_pat
     told = []
 
     async def scenario(site):
-        site.gateway._log = site.own_log
+        site.gateway._border.log = site.own_log
         bodies = [
             {"model": "chat", "messages": prompt},
             {"model": "chat", "messages": [{"role": "user", "content": prompt}], "n": 0},

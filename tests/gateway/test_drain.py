@@ -246,7 +246,7 @@ def test_the_last_records_reach_the_log_file(play, tmp_path):
     log = tmp_path / "requests.jsonl"
 
     async def scenario(site):
-        site.gateway._log = site.own_log
+        site.gateway._border.log = site.own_log
         assert (await site.chat()).status == 200
         site.running.stop.set()
         await ended(site)
@@ -259,7 +259,7 @@ def test_the_last_records_reach_the_log_file(play, tmp_path):
 
 def test_a_log_that_can_not_be_written_stops_nothing(play, caplog):
     async def scenario(site):
-        site.gateway._log = site.own_log
+        site.gateway._border.log = site.own_log
         for _ in range(3):
             assert (await site.chat()).status == 200
         site.running.stop.set()

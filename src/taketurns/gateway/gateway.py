@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gateway without its HTTP server: routes a request, and sees to it that each ends once."""
+"""The gateway without its HTTP server: starts, stops, and routes each request."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from urllib.parse import parse_qs
 
@@ -12,28 +11,26 @@ import msgspec
 
 from taketurns.calendar_month import MonthClock
 from taketurns.config.model import Config
-from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
 from taketurns.core.snapshot import PoolSnapshot
 from taketurns.dialects.models import model_answer, models_answer
 from taketurns.dialects.names import Dialect
-from taketurns.dialects.openai import TooLargeError
 from taketurns.dialects.own_fields import field_names, read_asked, with_model
-from taketurns.errors import ConfigError, EngineBrokenError, RequestError, TaketurnsError
+from taketurns.errors import ConfigError, RequestError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.auth import KEY_TTL_US, Authenticator, active_tenants, key_stores
+from taketurns.gateway.border import Border, Handle
 from taketurns.gateway.build import Pools, build_pools
 from taketurns.gateway.catalogue import listed, listed_model, pool_for
 from taketurns.gateway.coordination import Coordination
 from taketurns.gateway.engine_changes import engine_changes
-from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
+from taketurns.gateway.exchange import Answer, Exchange
 from taketurns.gateway.failed_auth import FailedAuth
 from taketurns.gateway.health import Health
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.key_directory import key_directory
 from taketurns.gateway.probes import Probes
-from taketurns.gateway.problems import DrainingError, MethodError, problem_of
-from taketurns.gateway.relay import send_whole
+from taketurns.gateway.problems import DrainingError, MethodError
 from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
 from taketurns.gateway.sagemaker import Invocation, read_invocation
@@ -47,12 +44,10 @@ from taketurns.stores.sqlite_lock import SqliteLock
 from taketurns.system import wall_time, wall_time_s
 from taketurns.telemetry.metrics import Metrics
 from taketurns.telemetry.records import LogWriter
-from taketurns.units import US_PER_S, s_from_us
+from taketurns.units import s_from_us
 from taketurns.version import VERSION
 
 LOG = logging.getLogger(__name__)
-
-Handle = Callable[[Exchange], Awaitable[Answer | None]]
 
 REQUESTS_LISTED_MAX = 1_000
 
@@ -65,6 +60,7 @@ class Gateway:
         clock: The process's clock.
 
     Attributes:
+        handle: Answers one request, whatever happens.
         active: Exchanges under way, by the task that handles each.
         health: Answers probes.
         ready: False once it's to get nothing new.
@@ -100,8 +96,6 @@ class Gateway:
         self._shadow_log = ShadowLog(clock)
         self.ready = True
         self.draining = False
-        self.active: dict[asyncio.Task[object], Exchange] = {}
-        self._stopped = False
         self._held = HeldBytes(config.server.queued_bytes_max)
         self._clock = clock
         self._directory = key_directory(config, clock)
@@ -116,7 +110,9 @@ class Gateway:
         self._auth = self._authenticator(config)
         self._failed_auth = FailedAuth(config.server.auth_failures_max)
         self._created_s = wall_time_s()
-        self._log: LogWriter | None = None
+        self._border = Border(self._answer_any, self.pools, clock, self.metrics, self._usage)
+        self.handle = self._border.handle
+        self.active = self._border.active
         self.health = health = Health(self.pools, self.coordination, lambda: self.ready)
         self._routes: dict[str, dict[str, Handle]] = {
             "/v1/models": {"GET": self._models},
@@ -136,7 +132,7 @@ class Gateway:
         Raises:
             StartError: An engine can't start.
         """
-        self._log = log
+        self._border.log = log
         if self._lock is not None:
             self._lock.take()
         if self._directory is not None:
@@ -220,9 +216,7 @@ class Gateway:
 
     def break_off(self) -> None:
         """End what is still under way: who waits is told so, what runs is cut off."""
-        self._stopped = True
-        for task in list(self.active):
-            task.cancel()
+        self._border.break_off()
 
     def requests(self) -> list[dict[str, object]]:
         """Return the requests under way, the oldest first, at most ``REQUESTS_LISTED_MAX``."""
@@ -249,83 +243,8 @@ class Gateway:
         """Return each pool's state by its model."""
         return {name: pool.turns.scheduler.snapshot() for name, pool in self.pools.all().items()}
 
-    async def handle(self, exchange: Exchange) -> None:
-        """Answer one request, whatever happens."""
-        task = asyncio.current_task()
-        assert task is not None, "a request is handled in a task of its own"
-        self.active[task] = exchange
-        try:
-            answer = await self._handle(exchange, task)
-            if answer is not None:
-                await self._send(exchange, answer)
-        finally:
-            del self.active[task]
-            self._settle(exchange)
-            self._record(exchange)
-
-    async def _handle(self, exchange: Exchange, task: "asyncio.Task[object]") -> Answer | None:
-        record = exchange.record
-        try:
-            answer = await self._route(exchange)(exchange)
-            record.outcome = record.outcome or Outcome.COMPLETED.value
-            record.status = 200 if answer is None else answer.status
-            return answer
-        except asyncio.CancelledError:
-            record.outcome = Outcome.CANCELLED.value
-            record.status = 499
-            if not self._stopped or exchange.sent_us is not None:
-                raise
-            task.uncancel()
-            return self._tell(exchange, _broken_off(exchange))
-        except ClientGoneError:
-            record.outcome = Outcome.CANCELLED.value
-            record.status = 499
-            return None
-        except Exception as error:  # noqa: BLE001 - the border of a request
-            answer = self._tell(exchange, error)
-            if exchange.sent_us is None:
-                return answer
-            # Too late to say so: the head of the answer is out.
-            record.status = 200
-            exchange.peer.abort()
-            return None
-
-    async def _send(self, exchange: Exchange, answer: Answer) -> None:
-        # A part of the request: a gateway that stops waits for it.
-        record = exchange.record
-        try:
-            await send_whole(exchange.peer, answer, self.pools.watch)
-        except ClientGoneError:
-            record.outcome = Outcome.CANCELLED.value
-            record.status = 499
-        except asyncio.CancelledError:
-            record.outcome = Outcome.CANCELLED.value
-            record.status = 499
-            raise
-
-    def _tell(self, exchange: Exchange, error: Exception) -> Answer:
-        record = exchange.record
-        pool = self.pools.of(record.model)
-        retry_after_us = US_PER_S
-        if pool is not None:
-            retry_after_us *= pool.pace.retry_after_s(pool.turns.scheduler.queued)
-        problem = problem_of(error, retry_after_us=retry_after_us)
-        if exchange.executed:
-            problem = replace(problem, executed=True)
-        if isinstance(error, TooLargeError) and exchange.dialect is Dialect.TEI:
-            problem = replace(problem, status=413)
-        if problem.code == "insufficient_quota" and exchange.dialect is Dialect.COHERE:
-            # Which its clients don't try again, as they do a 429.
-            problem = replace(problem, status=402)
-        if problem.code == "internal_error":
-            LOG.error("request %s failed", record.request_id, exc_info=error)
-        elif problem.status in {502, 503, 504}:
-            told = ". ".join(filter(None, (str(error), getattr(error, "hint", ""))))
-            LOG.warning("request %s: %s", record.request_id, told)
-        record.outcome = problem.outcome
-        record.code = problem.code
-        record.status = problem.status
-        return problem.answer(exchange.dialect, record.request_id)
+    async def _answer_any(self, exchange: Exchange) -> Answer | None:
+        return await self._route(exchange)(exchange)
 
     def _route(self, exchange: Exchange) -> Handle:
         route = route_of(exchange.path, exchange.headers)
@@ -435,28 +354,6 @@ class Gateway:
         model = listed_model(self.pools, exchange.path.rpartition("/")[2], tenant)
         return Answer(200, model_answer(model, self._created_s))
 
-    def _settle(self, exchange: Exchange) -> None:
-        """Correct what a request's limits were charged to what it took: on every way out."""
-        if exchange.admittance is not None:
-            record = exchange.record
-            executed = exchange.executed or record.cost > 0
-            used = Amounts(exchange.inputs, record.input_tokens, record.output_tokens)
-            exchange.admittance.settle(used if executed else None)
-
-    def _record(self, exchange: Exchange) -> None:
-        record = exchange.record
-        if record.endpoint == "health":
-            return
-        now_us = self._clock.now_us()
-        record.total_s = s_from_us(now_us - exchange.arrived_us)
-        if exchange.sent_us is not None:
-            record.first_byte_s = s_from_us(exchange.sent_us - exchange.arrived_us)
-        self.metrics.count(record)
-        if self._usage is not None:
-            self._usage.count(record)
-        if self._log is not None:
-            self._log.write(record)
-
     def _count_late(self, model: str, mode: str, reason: str) -> None:
         self.metrics.count_late(model, mode, reason)
 
@@ -475,10 +372,3 @@ class Gateway:
 
     def _count_batch(self, model: str, items: int) -> None:
         self.metrics.count_batch(model, items)
-
-
-def _broken_off(exchange: Exchange) -> TaketurnsError:
-    """Return why a request ends that was under way when the gateway stopped."""
-    if exchange.executed:
-        return EngineBrokenError(exchange.record.engine, "the gateway stopped before the answer")
-    return DrainingError("draining")
