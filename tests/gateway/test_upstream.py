@@ -5,6 +5,8 @@ import json
 
 import pytest
 
+from taketurns.dialects.openai_generation import NOT_PASSED
+
 MESSAGES = [{"role": "user", "content": "hi"}]
 STREAM = {"model": "chat", "messages": MESSAGES, "stream": True}
 WITH_USAGE = {"stream_options": {"include_usage": True}}
@@ -43,7 +45,8 @@ def test_an_engine_that_refuses_stream_options_is_not_asked(play, chat_model):
     play(scenario, backends=1, models=backend(chat_model, ask_usage=False))
 
 
-def test_tenants_have_salts_of_their_own_whatever_they_send(play, chat_model):
+@pytest.mark.parametrize("kind", ["vllm", "sglang"])
+def test_tenants_have_salts_of_their_own_whatever_they_send(play, chat_model, kind):
     async def scenario(site):
         for tenant in ("acme", "acme", "globex"):
             assert (await site.chat(tenant=tenant, fields={"cache_salt": "acme"})).status == 200
@@ -52,7 +55,19 @@ def test_tenants_have_salts_of_their_own_whatever_they_send(play, chat_model):
         assert len({first, other, "acme"}) == 3
         assert len(first) == 64
 
-    play(scenario, backends=1, models=backend(chat_model, kind="vllm"))
+    play(scenario, backends=1, models=backend(chat_model, kind=kind))
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_an_engine_without_salts_that_keeps_prompts_is_told_not_to(play, chat_model, apart):
+    async def scenario(site):
+        assert (await site.chat(fields={"cache_prompt": True})).status == 200
+        (body,) = sent(site)
+        assert body["cache_prompt"] is not apart
+        assert "cache_salt" not in body
+
+    engine = {"kind": "llamacpp", "cache_per_tenant": apart}
+    play(scenario, backends=1, models=backend(chat_model, **engine))
 
 
 def test_salts_are_the_same_wherever_the_secret_is(play, chat_model):
@@ -68,9 +83,7 @@ def test_salts_are_the_same_wherever_the_secret_is(play, chat_model):
     assert salts[0] == salts[1] != salts[2]
 
 
-@pytest.mark.parametrize(
-    "engine", [{"kind": "sglang"}, {"kind": "vllm", "cache_per_tenant": False}]
-)
+@pytest.mark.parametrize("engine", [{"kind": "tgi"}, {"kind": "vllm", "cache_per_tenant": False}])
 def test_an_engine_without_salts_gets_none(play, chat_model, engine):
     async def scenario(site):
         assert (await site.chat(fields={"cache_salt": "acme"})).status == 200
@@ -96,7 +109,7 @@ def test_a_clients_priority_reaches_no_engine_that_would_refuse_it(play, chat_mo
     play(scenario, backends=1, models=backend(chat_model, kind="vllm"))
 
 
-@pytest.mark.parametrize("field", ["api_base", "kv_transfer_params", "request_id", "extra_headers"])
+@pytest.mark.parametrize("field", sorted(NOT_PASSED - {"priority", "cache_salt"}))
 def test_no_field_chooses_an_upstream_a_header_or_an_id(play, chat_model, field):
     async def scenario(site):
         value = {"X-Request-Id": "mine", "remote_host": "169.254.169.254"}
@@ -111,7 +124,13 @@ def test_no_field_chooses_an_upstream_a_header_or_an_id(play, chat_model, field)
 
 @pytest.mark.parametrize(
     "fields",
-    [{"guided_json": {}}, {"guided_regex": "a*"}, {"chat_template": "{{ 1 }}"}],
+    [
+        {"guided_json": {}},
+        {"guided_regex": "a*"},
+        {"chat_template": "{{ 1 }}"},
+        {"grammar": 'root ::= "a"'},
+        {"custom_logit_processor": "{}"},
+    ],
 )
 def test_fields_that_run_programs_at_the_engine_are_refused(play, chat_model, fields):
     async def scenario(site):

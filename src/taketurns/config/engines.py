@@ -119,8 +119,11 @@ class UrlEngineConfig(Section):
     --schedule-low-priority-values-first``. Without that they refuse it. Default false."""
 
     cache_per_tenant: Flag | None = None
-    """Give it a ``cache_salt`` with each request, so that tenants share nothing that it has cached
-    of their prompts, nor can tell what others have asked. Default: true for vllm, else false."""
+    """Keep what it caches of prompts apart by tenant, so that none can tell what others have asked:
+    by a ``cache_salt`` with each request, or for llamacpp, which knows none, by ``cache_prompt:
+    false``: it uses no prompt of the past. (Where llamacpp serves messages, which don't pass that
+    on, start it with ``--no-cache-prompt``.) Default: true for vllm, sglang and llamacpp, else
+    false."""
 
     ask_usage: Flag = True
     """Ask it for the usage of each stream; clients that didn't ask for it don't see it. False for
@@ -136,9 +139,11 @@ class UrlEngineConfig(Section):
     """Name of the engine in logs and metrics, unique in the model. Default: its host and port."""
 
     @property
-    def salted(self) -> bool:
-        """Whether it's given a salt, the default filled in."""
-        return self.kind == "vllm" if self.cache_per_tenant is None else self.cache_per_tenant
+    def keeps_apart(self) -> bool:
+        """Whether its cache of prompts is kept apart by tenant, the default filled in."""
+        if self.cache_per_tenant is None:
+            return self.kind in {"vllm", "sglang", "llamacpp"}
+        return self.cache_per_tenant
 
     @check_field("slots_max")
     @classmethod

@@ -111,14 +111,20 @@ class ModelConfig(Section):
 
     fields_refused: tuple[Text, ...] = (
         "chat_template",
+        "custom_logit_processor",
+        "ebnf",
+        "grammar",
         "guided_*",
-        "structured_outputs",
+        "json_schema",
         "logits_processors",
+        "regex",
+        "structured_outputs",
     )
     """Fields with which a request is answered 400, a ``*`` at the end standing for any rest.
-    Default: chat_template, guided_*, structured_outputs and logits_processors, which let a client
-    run a program or compile a grammar of its own at the engine, beyond OpenAI's
-    ``response_format``. Chat and completions only."""
+    Default: those of vLLM, SGLang, llama.cpp and TGI that let a client run a program or compile a
+    grammar of its own at the engine, beyond OpenAI's ``response_format``: chat_template,
+    custom_logit_processor, ebnf, grammar, guided_*, json_schema, logits_processors, regex,
+    structured_outputs. Chat and completions only."""
 
     quantum: Annotated[Count, between(1, COUNT_MAX)] | None = None
     """Cost units that a tenant of weight 1 gets per round. Default: for the tenant with the largest

@@ -6,8 +6,8 @@ came, byte by byte, but for what the gateway itself has to say in it: what is
 added stands in front, and only where something is taken out or replaced is the
 body put together anew, each value as it was written.
 
-Source: OpenAI's API reference (chat completions, completions); vLLM's and
-SGLang's additions to it.
+Source: OpenAI's API reference (chat completions, completions); vLLM's, SGLang's and
+llama.cpp's additions to it.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,15 @@ NOT_PASSED = frozenset(
         # Whoever chose these could take another's place, or read another's cache.
         "priority",
         "cache_salt",
+        "extra_key",
+        "id_slot",
         "request_id",
+        "rid",
+        "session_id",
+        "session_params",
+        # These choose another model than the one that was asked for.
+        "lora",
+        "lora_path",
         # These choose where an engine, or a proxy that stands as one, connects to.
         "kv_transfer_params",
         "disagg_prefill_dp_rank",
@@ -37,6 +45,7 @@ NOT_PASSED = frozenset(
         "bootstrap_port",
         "bootstrap_room",
         "data_parallel_rank",
+        "routed_dp_rank",
         "api_base",
         "base_url",
         "api_key",

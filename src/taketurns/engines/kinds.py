@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each kind of inference server shows of itself, and what it takes beside OpenAI's fields.
+"""What each kind of inference server shows of itself.
 
 Source: the servers' own metrics and, for the names that routers rely on, the
 model server protocol of the Kubernetes Gateway API Inference Extension.
@@ -17,13 +17,11 @@ class ServerKind:
         waiting: Names of the gauges, any of which tells how many requests wait in
             its own queue; empty: not known.
         running: The same for requests that it works on.
-        cache_salt: Takes the field ``cache_salt``, which keeps tenants' prefixes apart.
     """
 
     health: str | None = None
     waiting: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
-    cache_salt: bool = False
 
 
 METRICS_PATH = "/metrics"
@@ -36,13 +34,11 @@ KINDS: dict[str, ServerKind] = {
         # Not its vllm:num_requests_waiting_by_reason, whose parts add up to this once more.
         waiting=("vllm:num_requests_waiting",),
         running=("vllm:num_requests_running",),
-        cache_salt=True,
     ),
     "sglang": ServerKind(
         health="/health",
         waiting=("sglang:num_queue_reqs",),
         running=("sglang:num_running_reqs",),
-        cache_salt=True,
     ),
     "llamacpp": ServerKind(
         health="/health",

@@ -184,11 +184,13 @@ def upstream(part: EngineConfig, model: str, salts: Salts) -> Upstream:
     """Return how an engine is asked for chat and completions."""
     if isinstance(part, EmbeddedEngineConfig):
         return Upstream(model)
+    knows_salts = part.kind != "llamacpp"
     return Upstream(
         part.model or model,
         asks_usage=part.ask_usage,
         priority=part.priority,
-        salts=salts if part.salted else None,
+        salts=salts if part.keeps_apart and knows_salts else None,
+        keeps_prompts=knows_salts or not part.keeps_apart,
     )
 
 

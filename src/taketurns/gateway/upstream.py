@@ -21,12 +21,14 @@ class Upstream:
         asks_usage: It's asked for the usage of each stream.
         priority: It's told each request's priority, 0 first.
         salts: Caches of prompts are kept apart by tenant; None: it knows no such thing.
+        keeps_prompts: It may answer from what it has cached of a prompt, whoever sent it.
     """
 
     model: str
     asks_usage: bool = True
     priority: bool = False
     salts: "Salts | None" = None
+    keeps_prompts: bool = True
 
     def body(self, request: GenerationRequest, caller: Caller) -> bytes:
         """Return the body with which a caller's request is sent to it."""
@@ -35,6 +37,8 @@ class Upstream:
             said["priority"] = b"%d" % caller.priority
         if self.salts is not None:
             said["cache_salt"] = b'"%b"' % self.salts.of(caller.tenant)
+        if not self.keeps_prompts:
+            said["cache_prompt"] = b"false"
         return request.body_for(self.model, ask_usage=self.asks_usage, said=said)
 
 
