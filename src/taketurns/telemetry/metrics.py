@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus metrics: counters as requests end, and gauges read off the schedulers at each scrape.
+"""Prometheus metrics: what a gateway counts, and gauges read off the schedulers at each scrape.
 
 Labels are bounded: tenants, tiers and models are those of the configuration,
 and past ``TENANTS_MAX`` tenants the rest share one label.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -14,17 +13,12 @@ from prometheus_client.registry import Collector
 
 from taketurns.core.snapshot import PoolSnapshot
 from taketurns.telemetry.engine_metrics import EngineCollector, States
-from taketurns.telemetry.records import RequestRecord
+from taketurns.telemetry.request_metrics import RequestCollector
 
 TENANTS_MAX = 1_000
 """Most tenants with a label of their own."""
 
-SERIES_KEPT_MAX = 10_000
-"""Most kinds of requests whose series are kept at hand."""
-
 OTHER = "other"
-
-SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 Snapshots = Callable[[], Mapping[str, PoolSnapshot]]
 
@@ -87,27 +81,6 @@ class _PoolCollector(Collector):
         yield from (depth, queued_cost, in_flight, deficit, slots, used, rounds, forgiven)
 
 
-_Key = tuple[str, str, str, str, str]
-_Kept = TypeVar("_Kept")
-
-
-class _Served(NamedTuple):
-    """What requests of one kind that ran count in, looked up once."""
-
-    wait: Histogram
-    cost: Counter
-    input_tokens: Counter
-    output_tokens: Counter
-
-
-def _keep(kept: dict[_Key, _Kept], key: _Key, series: _Kept) -> _Kept:
-    """Keep series at hand and return them; where there are too many, all are looked up again."""
-    if len(kept) >= SERIES_KEPT_MAX:
-        kept.clear()
-    kept[key] = series
-    return series
-
-
 class Metrics:
     """All metrics of one gateway.
 
@@ -115,60 +88,19 @@ class Metrics:
         tenants: Names of the configured tenants.
         snapshots: Returns each pool's state by its model's name.
         version: Of this package.
+
+    Attributes:
+        count: Counts a request that has ended.
     """
 
     def __init__(self, tenants: Iterable[str], snapshots: Snapshots, version: str) -> None:
         self._registry = registry = CollectorRegistry()
         self._tenants: frozenset[str] = frozenset()
-        self._ended: dict[_Key, Counter] = {}
-        self._served: dict[_Key, _Served] = {}
-        self.know(tenants)
         registry.register(_PoolCollector(snapshots, self._tenant_label))
-        request_labels = ["model", "endpoint", "tier", "tenant"]
-        self._requests = Counter(
-            "taketurns_requests",
-            "Requests that ended, by outcome.",
-            [*request_labels, "outcome"],
-            registry=registry,
-        )
-        self._wait = Histogram(
-            "taketurns_queue_wait_seconds",
-            "From arrival in the queue to dispatch.",
-            request_labels,
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._first_byte = Histogram(
-            "taketurns_time_to_first_byte_seconds",
-            "From arrival to the first byte of a streamed answer.",
-            ["model", "endpoint"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._cost = Counter(
-            "taketurns_served_cost",
-            "Cost units that were charged in the end.",
-            ["model", "tier", "tenant"],
-            registry=registry,
-        )
-        self._error = Counter(
-            "taketurns_settlement_error",
-            "Cost units by which charges at dispatch missed what requests cost in the end.",
-            ["model", "direction"],
-            registry=registry,
-        )
-        self._tokens = Counter(
-            "taketurns_tokens",
-            "Tokens of requests that ran.",
-            ["model", "tenant", "direction"],
-            registry=registry,
-        )
-        self._errors = Counter(
-            "taketurns_errors",
-            "Answers with an error, by its code.",
-            ["endpoint", "code"],
-            registry=registry,
-        )
+        self._ended = RequestCollector(self._tenant_label)
+        registry.register(self._ended)
+        self.know(tenants)
+        self.count = self._ended.count
         self._limits = Counter(
             "taketurns_limit_refusals",
             "Requests that a limit refused, or would have in shadow mode.",
@@ -236,46 +168,8 @@ class Metrics:
     def know(self, tenants: Iterable[str]) -> None:
         """Give more tenants labels of their own, as long as there are any left."""
         room = TENANTS_MAX - len(self._tenants)
-        self._ended.clear()
-        self._served.clear()
+        self._ended.forget_labels()
         self._tenants |= set(sorted(set(tenants) - self._tenants)[:room])
-
-    def count(self, record: RequestRecord) -> None:
-        """Count a request that has ended."""
-        key = (record.model, record.endpoint, record.tier, record.tenant, record.outcome)
-        requests = self._ended.get(key)
-        if requests is None:
-            requests = _keep(self._ended, key, self._requests.labels(*self._labels(record), key[4]))
-        requests.inc()
-        if record.code:
-            self._errors.labels(record.endpoint, record.code).inc()
-        if record.wait_s is not None:
-            served = self._served.get(key)
-            if served is None:
-                served = _keep(self._served, key, self._series_of(record))
-            served.wait.observe(record.wait_s)
-            served.cost.inc(record.cost)
-            if record.charged != record.cost and record.charged and record.cost:
-                direction = "over" if record.charged > record.cost else "under"
-                error = abs(record.charged - record.cost)
-                self._error.labels(record.model, direction).inc(error)
-            served.input_tokens.inc(record.input_tokens)
-            served.output_tokens.inc(record.output_tokens)
-        if record.first_byte_s is not None:
-            self._first_byte.labels(record.model, record.endpoint).observe(record.first_byte_s)
-
-    def _labels(self, record: RequestRecord) -> tuple[str, str, str, str]:
-        tenant = self._tenant_label(record.tenant) if record.tenant else ""
-        return record.model, record.endpoint, record.tier, tenant
-
-    def _series_of(self, record: RequestRecord) -> "_Served":
-        model, endpoint, tier, tenant = self._labels(record)
-        return _Served(
-            self._wait.labels(model, endpoint, tier, tenant),
-            self._cost.labels(model, tier, tenant),
-            self._tokens.labels(model, tenant, "input"),
-            self._tokens.labels(model, tenant, "output"),
-        )
 
     def count_limit(self, rule: str, mode: str) -> None:
         """Count a request that a limit refused (``enforce``), or would have (``shadow``)."""
