@@ -129,11 +129,14 @@ class EngineRefusedError(EngineError):
     code = "engine_refused"
 
     def __init__(self, engine: str, status: int, body: bytes) -> None:
-        hint = (
-            "Does it know the model by the name that is configured (engines[].model), and the path?"
-            if status == 404
-            else ""
-        )
+        hint = ""
+        if status in {401, 403}:
+            hint = "Does it want another key (engines[].key)?"
+        elif status in {404, 405}:
+            hint = (
+                "Does it know the model by the name that is configured (engines[].model), and the "
+                "path?"
+            )
         super().__init__(engine, f"engine {engine} answered {status}", hint=hint)
         self.status = status
         self.body = body

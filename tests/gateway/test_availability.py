@@ -15,6 +15,7 @@ from taketurns.errors import (
 )
 from taketurns.gateway.availability import Availability
 from taketurns.gateway.breaker import PAUSE_US, PAUSE_US_MAX
+from taketurns.gateway.fit import LASTS_US
 from taketurns.ports.clock import VirtualClock
 from taketurns.testing.http_engine import Fault
 from taketurns.units import US_PER_S
@@ -131,6 +132,49 @@ def test_blaming_the_request_never_counts_against_the_engine(play, chat_model):
     engines = [{"url": "http://backend-0", "slots": 1}]
     models = {"chat": chat_model(engines=engines, health={"broken_after": 3})}
     play(scenario, backends=1, models=models)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_an_engine_that_refuses_every_request_is_out_where_another_answers(
+    play, chat_model, caplog, status
+):
+    async def scenario(site):
+        site.backends[0].faults.update(dict.fromkeys(range(1, 1000), Fault(status=status)))
+        statuses = [(await site.chat()).status for _ in range(60)]
+        assert 3 <= statuses.count(502) == len(site.backends[0].requests) < 20
+        bad, good = site.pool("chat").availability.states()
+        assert bad.state in {"broken", "trying"}
+        assert (bad.misfits, bad.failures["misfit"]) == (statuses.count(502),) * 2
+        assert (good.state, good.misfits) == ("up", 0)
+        (told,) = [r.message for r in caplog.records if "in a row" in r.message]
+        assert f"engine bad answered {status} to 3 requests in a row. Does it" in told
+        ready = await site.send("GET", "/readyz", tenant=None)
+        assert (ready.status, ready.json["status"]) == (200, "ready")
+        assert "an engine refuses request after request" in ready.json["detail"]
+
+    engines = [
+        {"url": f"http://backend-{number}", "slots": 1, "name": name}
+        for number, name in enumerate(["bad", "good"])
+    ]
+    models = {"chat": chat_model(engines=engines, health={"broken_after": 3})}
+    play(scenario, backends=2, models=models)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 405])
+def test_refusals_never_take_the_last_engine_out(play, chat_model, status):
+    async def scenario(site):
+        for backend in site.backends:
+            backend.faults.update(dict.fromkeys(range(1, 100), Fault(status=status)))
+        for _ in range(30):
+            assert (await site.chat()).status == 502
+            assert "up" in {state.state for state in site.pool("chat").availability.states()}
+        for backend in site.backends:
+            backend.faults.clear()
+        assert (await site.chat()).status == 200
+
+    models = two_engines(chat_model)
+    models["chat"]["health"] = {"broken_after": 3, "slow_start": "0s"}
+    play(scenario, backends=2, models=models)
 
 
 class Pool:
@@ -343,3 +387,33 @@ def test_a_closed_pool_tries_nothing():
     pool.clock.run()
     assert pool.slots == {"a": 0}
     assert pool.lost == []
+
+
+def test_an_engine_that_was_well_is_out_only_once_it_has_long_refused_everything():
+    pool = Pool(engines(a={"slots": 4}, b={"slots": 4}), slow_start="0s")
+    unknown = EngineRefusedError("a", 404, b"")
+    for name in ("a", "b"):
+        pool.call(name)
+
+    def refuse(error=unknown):
+        for _ in range(20):
+            pool.call("a", error)
+
+    refuse()
+    assert pool.state() == "up"
+    pool.clock.run_until(LASTS_US - 1)
+    refuse(EngineRefusedError("a", 400, b""))
+    refuse()
+    pool.clock.run_until(2 * LASTS_US - 2)
+    refuse()
+    assert pool.state() == "up"
+    pool.clock.run_until(2 * LASTS_US - 1)
+    pool.call("a", unknown)
+    assert (pool.state(), pool.slots) == ("broken", {"a": 0, "b": 4})
+    pool.clock.run_until(2 * LASTS_US + PAUSE_US)
+    assert pool.state() == "trying"
+    pool.call("a", unknown)
+    assert pool.state() == "broken"
+    pool.clock.run_until(3 * LASTS_US)
+    pool.call("a")
+    assert (pool.state(), pool.slots) == ("up", {"a": 4, "b": 4})

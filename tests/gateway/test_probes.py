@@ -94,7 +94,8 @@ def test_failures_are_counted_by_reason(play, chat_model):
         )
         assert [(await site.chat()).status for _ in range(4)] == [502, 502, 400, 200]
         failures = state(site).failures
-        assert failures == {"status": 1, "broken": 1, "full": 0, "timeout": 0, "unreachable": 0}
+        none = dict.fromkeys(("full", "timeout", "unreachable", "misfit"), 0)
+        assert failures == {"status": 1, "broken": 1, **none}
         text = (await site.admin("/metrics")).body.decode()
         labels = 'engine="gpu-0",model="chat",reason="broken"'
         assert f"taketurns_engine_failures_total{{{labels}}} 1.0" in text

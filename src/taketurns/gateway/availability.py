@@ -23,6 +23,7 @@ from taketurns.errors import (
     EngineUnavailableError,
 )
 from taketurns.gateway.breaker import Breaker, HealthRules
+from taketurns.gateway.fit import MISFITS, Fit
 from taketurns.ports.clock import Clock, Timer
 from taketurns.ports.engine import EngineState
 from taketurns.units import us_from_s
@@ -35,7 +36,7 @@ ATTEMPTS = 3
 NO_ROOM = frozenset({429, 503})
 """Statuses with which an engine says that it's full: it did nothing."""
 
-REASONS = ("unreachable", "status", "timeout", "broken", "full")
+REASONS = ("unreachable", "status", "timeout", "broken", "full", "misfit")
 """Why a request failed by its engine's fault."""
 
 AUTO_START = 8
@@ -52,12 +53,23 @@ class _Engine:
         failures: Requests that failed by its fault, by reason.
     """
 
-    __slots__ = ("breaker", "due_us", "failures", "finder", "known", "name", "slots", "timer")
+    __slots__ = (
+        "breaker",
+        "due_us",
+        "failures",
+        "finder",
+        "fit",
+        "known",
+        "name",
+        "slots",
+        "timer",
+    )
 
     def __init__(self, name: str, breaker: Breaker, finder: OwnFinder) -> None:
         self.name = name
         self.breaker = breaker
         self.finder = finder
+        self.fit = Fit()
         self.slots = 0
         self.known = False
         self.timer: Timer | None = None
@@ -139,6 +151,12 @@ class Availability:
         now_us = self._clock.now_us()
         return any(e.finder.slots and e.breaker.usable(now_us) for e in self._engines.values())
 
+    @property
+    def misfit(self) -> bool:
+        """True where an engine refuses request after request (401, 403, 404 or 405)."""
+        engines = self._engines.values()
+        return any(e.fit.misfits >= e.breaker.rules.broken_after for e in engines)
+
     def states(self) -> tuple[EngineState, ...]:
         """Return how each engine fares."""
         now_us = self._clock.now_us()
@@ -152,6 +170,7 @@ class Availability:
                 engine.finder.load.in_flight,
                 engine.finder.queue,
                 dict(engine.failures),
+                engine.fit.misfits,
             )
             for engine in self._engines.values()
         )
@@ -219,6 +238,7 @@ class Availability:
             if breaker.answered(now_us):
                 engine.finder.restart(now_us)
             breaker.succeeded()
+            engine.fit.answered(well=True)
         elif isinstance(error, EngineUnavailableError):
             engine.failures["unreachable"] += 1
             breaker.unreachable(now_us)
@@ -231,8 +251,11 @@ class Availability:
             elif error.status >= 500:
                 engine.failures["status"] += 1
                 breaker.failed(now_us)
+            elif error.status in MISFITS:
+                self._misfit(engine, error, now_us)
             else:
                 breaker.succeeded()
+                engine.fit.answered(well=False)
         elif isinstance(error, EngineTimeoutError | EngineBrokenError):
             slow = isinstance(error, EngineTimeoutError)
             engine.failures["timeout" if slow else "broken"] += 1
@@ -241,6 +264,17 @@ class Availability:
             # The client went, or we stopped: nothing is learned.
             return
         self._apply(engine)
+
+    def _misfit(self, engine: _Engine, error: EngineRefusedError, now_us: int) -> None:
+        """Note an answer that says that engine and configuration don't fit."""
+        engine.failures["misfit"] += 1
+        limit = engine.breaker.rules.broken_after
+        out = engine.fit.misfit(now_us, limit)
+        if engine.fit.misfits == limit:
+            LOG.warning("%s to %d requests in a row. %s", error, limit, error.hint)
+        others = (e for e in self._engines.values() if e.breaker.usable(now_us))
+        if out and any(other.fit.misfits == 0 and other.finder.slots for other in others):
+            engine.breaker.unreachable(now_us)
 
     def _configure(self, name: str, part: EngineConfig) -> None:
         section, slots = self._model.health, part.slots

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether the process lives and should get requests, for load balancers and platforms."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -36,14 +36,21 @@ class Health:
         if reason:
             told = msgspec.json.encode({"status": reason})
             return Answer(503, told, headers={"Retry-After": "1"})
-        if self._coordination.alone:
-            return Answer(200, b'{"status":"ready","detail":"without the coordinator"}')
-        return Answer(200, b'{"status":"ready"}')
+        detail = ", ".join(self._details())
+        ready = {"status": "ready", "detail": detail} if detail else {"status": "ready"}
+        return Answer(200, msgspec.json.encode(ready))
 
     async def answer_ping(self, exchange: Exchange) -> Answer:
         """Answer SageMaker's ``GET /ping``: as ``/readyz``, without a word."""
         exchange.record.endpoint = "health"
         return Answer(503 if self._unready() else 200, b"")
+
+    def _details(self) -> Iterator[str]:
+        """Yield what isn't well though it should get requests."""
+        if self._coordination.alone:
+            yield "without the coordinator"
+        if any(pool.availability.misfit for pool in self._pools.all().values()):
+            yield "an engine refuses request after request (401, 403, 404 or 405)"
 
     def _unready(self) -> str:
         """Return why it should get no requests; empty: it should."""
