@@ -78,7 +78,7 @@ class Site:
         self.gateway = Gateway(parse(text, "benchmark"), self.clock)
         self.engine = FakeGenerationEngine("fake")
         self.gateway.pools.generation["chat"].engines["fake"] = self.engine
-        self.headers = {"Authorization": f"Bearer {key.key}"}
+        self.headers = {"authorization": f"Bearer {key.key}"}
 
     async def send(self, **headers: str) -> Client:
         """Send one request and return the client with its answer."""

@@ -231,7 +231,7 @@ class GatewaySite:
                 tenant: {"tier": "only", "keys": [key.line]} for tenant, key in keys.items()
             },
         }
-        self._headers = {t: {"Authorization": f"Bearer {key.key}"} for t, key in keys.items()}
+        self._headers = {t: {"authorization": f"Bearer {key.key}"} for t, key in keys.items()}
         self._clock = SystemClock(asyncio.get_running_loop())
         self.gateway = Gateway(
             parse(msgspec.yaml.encode(config).decode(), "benchmark", env={}), self._clock

@@ -72,7 +72,7 @@ class InProcess:
             Exchange(
                 method="POST",
                 path=path,
-                headers={"Authorization": f"Bearer {self.keys[tenant]}"},
+                headers={"authorization": f"Bearer {self.keys[tenant]}"},
                 peer=client,
                 record=record,
                 arrived_us=self.clock.now_us(),

@@ -11,6 +11,7 @@ from taketurns.gateway.failed_auth import (
     FailedAuth,
     TooManyWrongKeysError,
 )
+from taketurns.gateway.inbound import Phase
 from taketurns.gateway.peer import head_of
 
 CHAT = "/v1/chat/completions"
@@ -100,7 +101,7 @@ def test_a_slow_head_behind_a_request_under_way_does_not_take_its_answer(play):
         await wire.send(site.raw_post(CHAT, GOOD))
         await site.queued("chat", 1)
         await wire.send(HEAD)
-        await site.until(lambda: any(one._close for one in site.inbound()))
+        await site.until(lambda: any(one.ending for one in site.inbound()))
         site.engines["gpu-0"].release()
         received = await wire.rest()
         assert received.startswith(b"HTTP/1.1 200 OK\r\n")
@@ -118,7 +119,7 @@ def test_a_head_in_pieces_is_served_when_it_is_whole(play):
         for start in range(0, len(request), 7):
             await wire.send(request[start : start + 7])
         assert (await wire.reply())[0] == 200
-        assert all(one._head_timer is None for one in site.inbound())
+        assert all(one.phase is Phase.IDLE for one in site.inbound())
 
     play(scenario)
 

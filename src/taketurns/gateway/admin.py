@@ -141,7 +141,7 @@ class Admin:
                 "This part of the admin side is off.",
                 hint="Set server.admin_token to turn it on.",
             )
-        scheme, _, given = exchange.headers.get("Authorization", "").partition(" ")
+        scheme, _, given = exchange.headers.get("authorization", "").partition(" ")
         # Bytes of a header that aren't UTF-8 come as lone surrogates.
         matches = hmac.compare_digest(
             given.encode("utf-8", "surrogatepass"), self._token.encode("utf-8")

@@ -21,7 +21,7 @@ async def answer_v1(
     """
     asked = cohere_chat_v1.parse_chat(body, pool.model.name)
     # Cohere's reference has the second header, its clients send either.
-    sse = any(SSE in exchange.headers.get(name, "") for name in ("Accept", "Accepts"))
+    sse = any(SSE in exchange.headers.get(name, "") for name in ("accept", "accepts"))
     voice = VoiceV1(exchange.record.request_id, asked.history, sse=sse)
     return await pool.answer(exchange, parse_chat(asked.body), caller, voice)
 

@@ -108,7 +108,7 @@ class Exchange:
     Attributes:
         method: HTTP method.
         path: Path as it was sent, not decoded, without the query.
-        headers: Headers; names in any case.
+        headers: Headers; names in lower case.
         peer: The client's side.
         record: What is logged of it at its end.
         arrived_us: When its head had been read.

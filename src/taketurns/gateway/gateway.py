@@ -269,7 +269,7 @@ class Gateway:
         """Return who sends a request: by its key alone."""
         record = exchange.record
         now_us = self._clock.now_us()
-        authorization = exchange.headers.get("Authorization")
+        authorization = exchange.headers.get("authorization")
         if authorization is None and exchange.dialect is Dialect.ANTHROPIC:
             key = exchange.headers.get("x-api-key")
             authorization = None if key is None else f"Bearer {key}"

@@ -1,29 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One connection of a client, read by aiohttp: how much may come on it, and in what time.
+"""One connection of a client: how much may come on it, in what time, and one request at a time.
 
-A client that sends the head of a request byte by byte holds memory and a file
-descriptor as long as it likes, and a middleware would never hear of it: so the
-time is kept here, where the bytes arrive.
+Rules:
+
+* At most one task at a time, and none between requests.
+* A client that closes its side, be it only its half, is gone: what it asked for is cancelled.
+* Time is kept by the server's sweep, which looks at ``deadline_s``; no request has a timer.
+* What can't be read is answered once, in our form and without a word of it; nothing after it is
+  read. The connection then lingers, so that the answer is seen before its end.
 """
 
 import asyncio
 import logging
+import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import cast
 
-from aiohttp import StreamReader, web
-from aiohttp.http_exceptions import LineTooLong
-
 from taketurns.errors import RequestError
-from taketurns.gateway.peer import Sent, write_refusal
+from taketurns.gateway.exchange import ClientGoneError
+from taketurns.gateway.peer import Http1Peer, write_refusal
+from taketurns.wire.request_head import Head, HeadLimits
+from taketurns.wire.requests import RequestReader
 
 LOG = logging.getLogger(__name__)
 
+AHEAD_BYTES_MAX = 64 * 1024
+"""What is kept of a body that nobody reads yet, or of further requests, before reading pauses."""
 
-FRAMING_BYTES_MAX = 16 * 1024
-FRAMING_RATIO_MAX = 8
-"""So many bytes of a body in chunks may be no content (sizes, extensions), and so many for each
-byte of content: the smallest chunk has six bytes for one."""
+LINGER_S = 5.0
+"""How long what a client still sends is thrown away after an answer that ends the connection."""
+
+Serve = Callable[[Head, Http1Peer, str], Awaitable[None]]
+"""Answers a request: its head, the client's side, the client's address."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,191 +60,351 @@ class Receiving:
     headers_max: int = 100
     target_bytes_max: int = 8 * 1024
 
+    @property
+    def head_limits(self) -> HeadLimits:
+        """How large heads may be."""
+        return HeadLimits(self.head_bytes_max, self.headers_max, self.target_bytes_max)
 
-class FramingError(web.RequestPayloadError):
-    """A body of chunks is hardly more than sizes and extensions."""
+
+class Phase(Enum):
+    """What a connection is at."""
+
+    IDLE = "nothing came since the last answer"
+    HEAD = "a head has begun"
+    BUSY = "a request is under way"
+    LINGERING = "the last answer is out, and what comes is thrown away"
 
 
-class Inbound(web.RequestHandler):
-    """A connection whose malformed requests are answered in our form, and logged without a word.
-
-    aiohttp quotes what it can't read, in its answer and in the log, and a key may be part of that.
+class Inbound(asyncio.Protocol):
+    """A client's connection.
 
     Args:
-        manager: aiohttp's server.
+        loop: The loop it runs on.
         receiving: What may be sent.
-        by_address: Counts connections by address; shared by all of them.
+        connections: All of the server's; this is one of them while it's open.
+        by_address: Counts them by address.
+        serve: Answers one request.
+        closing: Tells whether connections are to be closed after their answer.
 
     Attributes:
         address: The client's.
         behind: The client is behind with reading.
+        reader: Reads what comes.
+        transport: Its transport; None before it's made.
+        task: Handles the request under way, or None.
+        deadline_s: When the sweep is to look, by the loop's time.
+        phase: What it's at.
+        ending: It ends after the answer to the request under way.
     """
 
     __slots__ = (
-        "_body",
-        "_body_bytes",
         "_by_address",
-        "_head_bytes",
-        "_head_timer",
+        "_caught_up",
+        "_closing",
+        "_connections",
+        "_loop",
+        "_more",
+        "_paused",
         "_receiving",
+        "_serve",
+        "_unwritten",
         "address",
         "behind",
+        "deadline_s",
+        "ending",
+        "phase",
+        "reader",
+        "task",
+        "transport",
     )
 
     def __init__(
-        self, manager: web.Server, receiving: Receiving, by_address: dict[str, int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        receiving: Receiving,
+        connections: "set[Inbound]",
+        by_address: dict[str, int],
+        serve: Serve,
+        closing: Callable[[], bool],
     ) -> None:
-        super().__init__(
-            manager,
-            loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type] # None is what turns it off
-            keepalive_timeout=receiving.idle_timeout_s,
-            max_line_size=receiving.target_bytes_max,
-            max_field_size=receiving.head_bytes_max,
-            max_headers=receiving.headers_max,
-            auto_decompress=False,
-        )
         self.address = ""
         self.behind = False
+        self.reader = RequestReader(receiving.head_limits)
+        self.transport: asyncio.Transport | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.deadline_s = loop.time() + receiving.idle_timeout_s
+        self.phase = Phase.IDLE
+        self.ending = False
+        self._loop = loop
         self._receiving = receiving
+        self._connections = connections
         self._by_address = by_address
-        self._body: StreamReader | None = None
-        self._body_bytes = 0
-        self._head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._serve = serve
+        self._closing = closing
+        # Who waits for more of a body, and who for the client to catch up.
+        self._more: asyncio.Future[None] | None = None
+        self._caught_up: asyncio.Future[None] | None = None
+        self._paused = False
+        self._unwritten: float = math.inf
+
+    # What follows is called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection, or refuse it."""
-        super().connection_made(transport)
+        # A stream's transport, though uvloop's class doesn't say so.
+        self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = address = str(peer[0]) if isinstance(peer, tuple) else ""
+        self._connections.add(self)
         count = self._by_address[address] = self._by_address.get(address, 0) + 1
         receiving = self._receiving
         most = receiving.address_connections_max
-        assert self._manager is not None
-        if len(self._manager.connections) > receiving.connections_max:
-            self._refuse(_too_many_connections("The gateway has no connection left."))
+        if len(self._connections) > receiving.connections_max:
+            self._turn_away("The gateway has no connection left.")
         elif most is not None and count > most:
-            self._refuse(_too_many_connections(f"Your address has {most} connections open."))
+            self._turn_away(f"Your address has {most} connections open.")
 
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Count the connection out."""
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - it's gone either way
+        """Count the connection out, and cancel what's under way on it."""
+        self._connections.discard(self)
         left = self._by_address.get(self.address, 0) - 1
         if left > 0:
             self._by_address[self.address] = left
         else:
             self._by_address.pop(self.address, None)
-        self._stop_timer()
-        super().connection_lost(exc)
+        self._leave()
 
     def pause_writing(self) -> None:
         """Note that the client doesn't read as fast as it's written to."""
-        super().pause_writing()
         self.behind = True
 
     def resume_writing(self) -> None:
         """Note that it has caught up."""
         self.behind = False
-        super().resume_writing()
+        if self._caught_up is not None and not self._caught_up.done():
+            self._caught_up.set_result(None)
+
+    def eof_received(self) -> None:
+        """Take the end of the client's side for its leave."""
+        self._leave()
+        self.close()
 
     def data_received(self, data: bytes) -> None:
-        """Take what came, and see that a head comes to its end."""
-        body = self._body
-        if body is not None and not body.is_eof():
-            self._receive_body(body, data)
+        """Take what came."""
+        if self.phase is Phase.LINGERING:
             return
-        end = data.find(b"\r\n\r\n")
-        before = self._head_bytes
-        self._head_bytes = before + (len(data) if end < 0 else end)
-        if self._head_bytes > self._receiving.head_bytes_max:
-            one_line = before == 0 and b"\r\n" not in data[: self._receiving.head_bytes_max]
-            self._refuse(_url_too_long() if one_line else _head_too_large())
-            return
-        count = self._request_count
-        super().data_received(data)
-        if self._request_count > count:
-            self._head_bytes = self._body_bytes = 0
-            self._body = self._messages[-1][1]
-            self._stop_timer()
-        elif self._head_timer is None and self._head_bytes and not self._force_close:
-            self._head_timer = self._loop.call_later(
-                self._receiving.head_timeout_s, self._head_late
-            )
-
-    def _receive_body(self, body: StreamReader, data: bytes) -> None:
-        """Take what came of a body: what is no content is kept nowhere, but bounded all the same.
-
-        What comes after a body that is broken is not looked at.
-        """
-        if isinstance(body.exception(), FramingError):
-            return
-        super().data_received(data)
-        self._body_bytes += len(data)
-        content_bytes = FRAMING_RATIO_MAX * body.total_bytes
-        if not body.is_eof() and self._body_bytes > FRAMING_BYTES_MAX + content_bytes:
-            body.set_exception(FramingError("its chunks have too little content"))
-
-    def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - quotes the request
-    ) -> web.StreamResponse:
-        """Answer what can't be read, or what failed outside of the gateway's own border."""
-        if request.writer is not None and request.writer.output_size > 0:
-            raise ConnectionError("an answer has begun already")
-        executed = "no"
-        if status >= 500:
-            LOG.error("a connection failed", exc_info=exc)
-            told = RequestError(status, "internal_error", "The gateway failed.")
-            executed = "unknown"
+        reader = self.reader
+        reader.feed(data)
+        if self.phase is not Phase.BUSY:
+            self._read_next()
+        elif self._more is not None:
+            if not self._more.done():
+                self._more.set_result(None)
         else:
-            LOG.info("a client sent what is no proper HTTP")
-            told = self._fault(exc)
-        if self.transport is None:
-            raise ConnectionError("the connection is closed")
-        write_refusal(self.transport, told, executed=executed)
-        return cast(web.StreamResponse, Sent())
+            if reader.done and len(reader.unread) == len(data):
+                self.deadline_s = self._loop.time() + self._receiving.head_timeout_s
+            self._hold_back()
 
-    def _fault(self, error: BaseException | None) -> RequestError:
-        if isinstance(error, LineTooLong):
-            if str(error.args[1]) == str(self._receiving.target_bytes_max):
-                return _url_too_long()
-            return _head_too_large()
-        if error is not None and error.args[:1] == ("Too many headers received",):
-            most = self._receiving.headers_max
-            return RequestError(431, "too_many_headers", f"There are more than {most} headers.")
-        return RequestError(400, "malformed_http", "The request is not proper HTTP.")
+    # What follows is called by the server.
 
-    def _head_late(self) -> None:
-        self._head_timer = None
-        seconds = self._receiving.head_timeout_s
-        message = f"The request did not come within {seconds:g} s."
-        self._refuse(RequestError(408, "head_timeout", message))
-
-    def _refuse(self, error: RequestError) -> None:
-        """Answer that nothing more is taken, and close; a request under way ends before that."""
-        self._stop_timer()
-        if self._request_in_progress or self._messages:
+    def look(self, now_s: float) -> None:
+        """Deal with a deadline that has passed."""
+        receiving = self._receiving
+        if self.phase is Phase.IDLE:
             self.close()
-        elif self.transport is not None and not self._force_close:
-            write_refusal(self.transport, error)
-            self.force_close()
+        elif self.phase is Phase.HEAD:
+            message = f"The request did not come within {receiving.head_timeout_s:g} s."
+            self._refuse(RequestError(408, "head_timeout", message))
+        elif self.phase is Phase.LINGERING:
+            self._look_at_end(now_s)
+        elif self._more is not None:
+            if not self._more.done():
+                message = f"The body did not come within {receiving.body_timeout_s:g} s."
+                self._more.set_exception(RequestError(408, "body_timeout", message))
+        elif self.reader.done:
+            self.deadline_s = math.inf
+            if self.reader.unread and b"\r\n\r\n" not in self.reader.unread:
+                # A further request's head doesn't come to its end. The answer under way does.
+                self.ending = True
 
-    def _stop_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def end(self) -> None:
+        """End it as soon as the request under way is answered; at once where there is none."""
+        self.ending = True
+        if self.phase is not Phase.BUSY:
+            self.close()
 
+    # What follows is called by who answers the request under way.
 
-def _url_too_long() -> RequestError:
-    return RequestError(414, "url_too_long", "The URL is too long.")
+    def read_now(self) -> bytes:
+        """Return what has come of the body.
 
+        Raises:
+            RequestError: 400 where it's broken.
+        """
+        body = self.reader.read_body()
+        self._resume()
+        return body
 
-def _head_too_large() -> RequestError:
-    return RequestError(431, "headers_too_large", "The head of the request is too large.")
+    async def read_on(self, body: bytes, bytes_max: int) -> bytes:
+        """Return a body from what has come of it on, to its end or beyond ``bytes_max``.
 
+        Raises:
+            RequestError: 400 where it's broken, 408 where it doesn't come.
+        """
+        whole = bytearray(body)
+        while not self.reader.done and len(whole) <= bytes_max:
+            self._more = self._loop.create_future()
+            try:
+                await self._more
+            finally:
+                self._more = None
+            whole += self.read_now()
+        return bytes(whole)
 
-def _too_many_connections(message: str) -> RequestError:
-    return RequestError(503, "too_many_connections", message)
+    def write(self, data: bytes) -> bool:
+        """Write; False where the client is behind with reading.
+
+        Raises:
+            ClientGoneError: The connection is closed.
+        """
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            raise ClientGoneError("the connection is closed")
+        transport.write(data)
+        return not self.behind
+
+    async def drain(self) -> None:
+        """Wait until the client has caught up.
+
+        Raises:
+            ClientGoneError: The connection is closed.
+        """
+        while self.behind:
+            if self.transport is None or self.transport.is_closing():
+                raise ClientGoneError("the connection is closed")
+            self._caught_up = self._loop.create_future()
+            try:
+                await self._caught_up
+            finally:
+                self._caught_up = None
+
+    def can_go_on(self) -> bool:
+        """Return whether another request may follow the one under way."""
+        # A body that wasn't read to its end would be taken for the next request.
+        return self.reader.done and not self.ending and not self._closing()
+
+    def close(self) -> None:
+        """Close after what was written; nothing more is read."""
+        self._set(Phase.LINGERING, LINGER_S)
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    # What follows is its own.
+
+    def _leave(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
+    def _set(self, phase: Phase, within_s: float) -> None:
+        self.phase = phase
+        self.deadline_s = self._loop.time() + within_s
+
+    def _read_next(self) -> None:
+        try:
+            head = self.reader.read_head()
+        except RequestError as error:
+            LOG.info("a client sent what is no proper HTTP")
+            self._refuse(error)
+            return
+        if head is not None:
+            self._set(Phase.BUSY, self._receiving.body_timeout_s)
+            self.task = self._loop.create_task(self._run(head))
+        elif not self.reader.unread:
+            self._set(Phase.IDLE, self._receiving.idle_timeout_s)
+        elif self.phase is not Phase.HEAD:
+            self._set(Phase.HEAD, self._receiving.head_timeout_s)
+
+    async def _run(self, head: Head) -> None:
+        peer = Http1Peer(self, head)
+        try:
+            await self._serve(head, peer, self.address)
+        except asyncio.CancelledError:
+            # Broken off: what was sent must be seen not to be whole.
+            self.close()
+            raise
+        except Exception:
+            LOG.exception("a connection failed")
+            if peer.begun:
+                self.abort()
+            else:
+                failure = RequestError(500, "internal_error", "The gateway failed.")
+                self._refuse(failure, executed="unknown")
+        else:
+            self._go_on(peer)
+
+    def _go_on(self, peer: Http1Peer) -> None:
+        """Take the next request, or end."""
+        self.task = None
+        if not peer.ended:
+            self.close()
+        elif peer.keep_alive:
+            self.phase = Phase.IDLE
+            self._resume()
+            self._read_next()
+        elif self.reader.done and not self.reader.unread:
+            self.close()
+        else:
+            self._linger()
+
+    def _hold_back(self) -> None:
+        if not self._paused and len(self.reader.unread) > AHEAD_BYTES_MAX:
+            assert self.transport is not None
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._paused and len(self.reader.unread) <= AHEAD_BYTES_MAX:
+            assert self.transport is not None
+            self._paused = False
+            if not self.transport.is_closing():
+                self.transport.resume_reading()
+
+    def _turn_away(self, message: str) -> None:
+        assert self.transport is not None
+        write_refusal(self.transport, RequestError(503, "too_many_connections", message))
+        self.close()
+
+    def _refuse(self, error: RequestError, *, executed: str = "no") -> None:
+        """Answer what can't be served, and end."""
+        assert self.transport is not None
+        if self.transport.is_closing():
+            return
+        write_refusal(self.transport, error, executed=executed)
+        self._linger()
+
+    def _linger(self) -> None:
+        """End our side, and throw away what comes until the client has ended its own.
+
+        Closing while it sends would reset the connection, and take the answer with it.
+        """
+        assert self.transport is not None
+        self._set(Phase.LINGERING, LINGER_S)
+        self.reader.drop()
+        self._resume()
+        if not self.transport.is_closing():
+            self.transport.write_eof()
+
+    def _look_at_end(self, now_s: float) -> None:
+        """Give a client more time that still takes what was written."""
+        assert self.transport is not None
+        unwritten = self.transport.get_write_buffer_size()
+        if 0 < unwritten < self._unwritten:
+            self._unwritten = unwritten
+            self.deadline_s = now_s + LINGER_S
+        else:
+            self.abort()

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client's side of one exchange: aiohttp has read the request, the answer is written here.
+"""The client's side of one exchange: its body is read here, and the answer is written.
 
 An answer is a few lines of text and its body: written in one piece, it costs a
 fraction of what a general response object does.
 """
 
-from asyncio import Transport, timeout
-from collections.abc import Callable, Mapping
+from asyncio import Transport
+from collections.abc import Mapping
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol, cast
-
-from aiohttp import HttpVersion10, web
-from aiohttp.helpers import rfc822_formatted_time
+from typing import Protocol
 
 from taketurns.dialects import openai
 from taketurns.errors import RequestError
-from taketurns.gateway.exchange import JSON, Answer, ClientGoneError
-from taketurns.system import new_id
+from taketurns.gateway.exchange import JSON, Answer
+from taketurns.system import new_id, wall_time_s
+from taketurns.wire.request_head import Head
 
 SERVER_NAME = "taketurns"
-"""Sent as ``Server``: aiohttp would name itself and Python with their versions."""
+"""Sent as ``Server``: no versions."""
 
 REASONS = {status.value: status.phrase for status in HTTPStatus}
 
@@ -28,135 +28,116 @@ class Connected(Protocol):
     """A client's connection.
 
     Attributes:
-        transport: Its transport; None once it's closed.
-        behind: The client is behind with reading.
+        transport: Its transport; None before it's made.
     """
 
     transport: Transport | None
-    behind: bool
+
+    def read_now(self) -> bytes:
+        """Return what has come of the body."""
+        ...
+
+    async def read_on(self, body: bytes, bytes_max: int) -> bytes:
+        """Return a body from what has come of it on, to its end or beyond ``bytes_max``."""
+        ...
+
+    def write(self, data: bytes) -> bool:
+        """Write; False where the client is behind with reading."""
+        ...
+
+    async def drain(self) -> None:
+        """Wait until the client has caught up."""
+        ...
+
+    def can_go_on(self) -> bool:
+        """Return whether another request may follow the one under way."""
+        ...
+
+    def close(self) -> None:
+        """Close after what was written."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
 
 
-class Sent:
-    """Stands for an answer that is written already, in the place of an aiohttp response.
-
-    Attributes:
-        keep_alive: The connection may take another request.
-    """
-
-    __slots__ = ("keep_alive",)
-
-    def __init__(self) -> None:
-        self.keep_alive = False
-
-    async def prepare(self, request: web.BaseRequest) -> None:
-        """Do nothing: the head is sent."""
-
-    async def write_eof(self) -> None:
-        """Do nothing: the end is sent."""
-
-
-class AiohttpPeer(Sent):
-    """Implements :class:`taketurns.gateway.exchange.Peer` over one aiohttp request.
+class Http1Peer:
+    """Implements :class:`taketurns.gateway.exchange.Peer` for one request of a connection.
 
     Args:
-        request: The request.
-        own_headers: Sent with whatever is answered, as they are by then.
-        closing: Tells whether the connection is to be closed after the answer.
-        body_timeout_s: Longest that the body takes to come.
+        connection: Where it came.
+        head: Its head.
 
     Attributes:
+        own_headers: Sent with whatever is answered, as they are by then.
         begun: The head of an answer is sent.
+        ended: The answer is sent to its end.
+        keep_alive: The connection may take another request; known once the answer has begun.
     """
 
     __slots__ = (
-        "_body_timeout_s",
         "_chunked",
-        "_closing",
-        "_inbound",
-        "_own_headers",
-        "_request",
+        "_connection",
+        "_head",
         "begun",
+        "ended",
+        "keep_alive",
+        "own_headers",
     )
 
-    def __init__(
-        self,
-        request: web.BaseRequest,
-        own_headers: Mapping[str, str],
-        closing: Callable[[], bool],
-        body_timeout_s: float,
-    ) -> None:
-        super().__init__()
+    def __init__(self, connection: Connected, head: Head) -> None:
+        self.own_headers: Mapping[str, str] = {}
         self.begun = False
-        self._request = request
-        self._inbound = cast(Connected, request.protocol)
-        self._own_headers = own_headers
-        self._closing = closing
-        self._body_timeout_s = body_timeout_s
+        self.ended = False
+        self.keep_alive = False
+        self._connection = connection
+        self._head = head
         self._chunked = False
 
     async def read_body(self, bytes_max: int) -> bytes:
-        request = self._request
-        headers = request.headers
-        coded = headers.get("Transfer-Encoding", "chunked").lower() != "chunked"
-        if coded or headers.get("Content-Encoding", "identity").lower() != "identity":
+        head = self._head
+        headers = head.headers
+        if headers.get("content-encoding", "identity").lower() != "identity":
             raise RequestError(
                 415,
                 "unsupported_encoding",
                 "Compressed bodies are not accepted.",
                 hint="Send the body as it is.",
             )
-        expect = headers.get("Expect", "").lower()
-        if expect not in {"", "100-continue"}:
+        expect = headers.get("expect")
+        if expect is not None and expect.lower() != "100-continue":
             raise RequestError(
                 417, "expectation_failed", "`Expect` can only be 100-continue.", param="Expect"
             )
-        length = request.content_length
+        length = head.length
         if length is not None and length > bytes_max:
             raise _too_large(bytes_max)
-        content = request.content
-        if content.is_eof():
-            # Most bodies came with their heads.
-            body = content.read_nowait(-1)
+        # Most bodies came with their heads.
+        body = self._connection.read_now()
+        if len(body) != length:
+            if expect is not None and head.persistent:
+                self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            body = await self._connection.read_on(body, bytes_max)
             if len(body) > bytes_max:
                 raise _too_large(bytes_max)
-            return body
-        if expect:
-            self._ask_to_continue()
-        return await self._read_on(bytes_max)
-
-    async def _read_on(self, bytes_max: int) -> bytes:
-        body = bytearray()
-        try:
-            async with timeout(self._body_timeout_s):
-                async for chunk in self._request.content.iter_any():
-                    body += chunk
-                    if len(body) > bytes_max:
-                        raise _too_large(bytes_max)
-        except TimeoutError:
-            raise RequestError(
-                408, "body_timeout", f"The body did not come within {self._body_timeout_s:g} s."
-            ) from None
-        except web.RequestPayloadError as error:
-            raise RequestError(400, "broken_body", f"The body is broken: {error}.") from None
-        return bytes(body)
+        return body
 
     async def send(self, answer: Answer) -> None:
-        request = self._request
         body = answer.body
-        # A body that wasn't read to its end would be taken for the next request.
-        keep_alive = request.keep_alive and request.content.at_eof() and not self._closing()
-        headers = {**answer.headers, "Content-Type": answer.content_type, **self._own_headers}
-        framing = f"Content-Length: {len(body)}\r\n"
-        head = self._head(answer.status, headers, framing, keep_alive=keep_alive)
-        await self._write_out(head if request.method == "HEAD" else head + body)
+        headers = {**answer.headers, "Content-Type": answer.content_type, **self.own_headers}
+        head = self._begin(answer.status, headers, f"Content-Length: {len(body)}\r\n")
+        whole = head if self._head.method == "HEAD" else head + body
+        if not self._connection.write(whole):
+            await self._connection.drain()
+        self.ended = True
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
-        request = self._request
-        self._chunked = request.version > HttpVersion10
-        keep_alive = self._chunked and request.keep_alive and request.content.at_eof()
+        self._chunked = self._head.persistent
         framing = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
-        merged = {**headers, **self._own_headers}
-        await self._write_out(self._head(status, merged, framing, keep_alive=keep_alive))
+        head = self._begin(status, {**headers, **self.own_headers}, framing)
+        if not self._connection.write(head):
+            await self._connection.drain()
 
     async def write(self, data: bytes) -> None:
         if not self.write_now(data):
@@ -165,68 +146,46 @@ class AiohttpPeer(Sent):
     def write_now(self, data: bytes) -> bool:
         assert self.begun, "start comes first"
         # An empty chunk would be the last one.
-        if not data:
-            return True
-        return self._write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        return not data or self._connection.write(self._piece(data))
 
     async def drain(self) -> None:
-        try:
-            await self._request.writer.drain()
-        except ConnectionError as error:
-            raise ClientGoneError(str(error)) from error
+        await self._connection.drain()
 
     async def finish(self) -> None:
         assert self.begun, "start comes first"
-        if self._chunked:
-            await self._write_out(b"0\r\n\r\n")
+        if self._chunked and not self._connection.write(b"0\r\n\r\n"):
+            await self._connection.drain()
+        self.ended = True
 
     @property
     def unread(self) -> int:
-        transport = self._request.transport
+        transport = self._connection.transport
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def ping(self, data: bytes) -> None:
-        transport = self._request.transport
-        if self.begun and transport is not None and not self.unread:
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        transport = self._connection.transport
+        if self.begun and transport is not None and not transport.is_closing() and not self.unread:
+            transport.write(self._piece(data))
 
     def cut(self) -> None:
-        if self._request.transport is not None:
-            self._request.transport.abort()
+        self._connection.abort()
 
     def abort(self) -> None:
-        transport = self._request.transport
-        if transport is not None:
-            # What was written is still sent; the chunk that would end the body is not.
-            transport.close()
+        # What was written is still sent; the chunk that would end the body is not.
+        self._connection.close()
 
-    def _head(
-        self, status: int, headers: Mapping[str, str], framing: str, *, keep_alive: bool
-    ) -> bytes:
+    def _piece(self, data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
+
+    def _begin(self, status: int, headers: Mapping[str, str], framing: str) -> bytes:
         self.begun = True
-        self.keep_alive = keep_alive
-        if self._request.version > HttpVersion10:
-            connection = "" if keep_alive else "Connection: close\r\n"
-        else:
-            connection = "Connection: keep-alive\r\n" if keep_alive else ""
+        persistent = self._head.persistent
+        bounded = self._chunked or framing.startswith("Content-Length")
+        self.keep_alive = bounded and self._head.keep_alive and self._connection.can_go_on()
+        connection = ""
+        if self.keep_alive != persistent:
+            connection = f"Connection: {'keep-alive' if self.keep_alive else 'close'}\r\n"
         return head_of(status, headers, framing + connection)
-
-    async def _write_out(self, data: bytes) -> None:
-        if not self._write(data):
-            await self.drain()
-
-    def _write(self, data: bytes) -> bool:
-        """Write; False where the client is behind with reading."""
-        transport = self._inbound.transport
-        if transport is None or transport.is_closing():
-            raise ClientGoneError("the connection is closed")
-        transport.write(data)
-        return not self._inbound.behind
-
-    def _ask_to_continue(self) -> None:
-        transport = self._request.transport
-        if transport is not None and self._request.version > HttpVersion10:
-            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
 
 def head_of(status: int, headers: Mapping[str, str], more: str) -> bytes:
@@ -245,8 +204,13 @@ def head_of(status: int, headers: Mapping[str, str], more: str) -> bytes:
         raise ValueError("a header holds a line break")
     return (
         f"HTTP/1.1 {status} {REASONS[status]}\r\n{lines}{more}"
-        f"Date: {rfc822_formatted_time()}\r\nServer: {SERVER_NAME}\r\n\r\n"
+        f"Date: {_date(wall_time_s())}\r\nServer: {SERVER_NAME}\r\n\r\n"
     ).encode()
+
+
+@lru_cache(2)
+def _date(seconds: int) -> str:
+    return formatdate(seconds, usegmt=True)
 
 
 def write_refusal(transport: Transport, error: RequestError, *, executed: str = "no") -> None:

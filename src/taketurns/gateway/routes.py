@@ -69,7 +69,7 @@ ROUTES: Mapping[str, Route] = {
 
 COHERE_V1_RERANK = Route(Dialect.COHERE, "rerank", reranks.answer_cohere_v1)
 
-_COHERE_HEADERS = ("X-Client-Name", "X-Fern-Language", "X-Fern-SDK-Name")
+_COHERE_HEADERS = ("x-client-name", "x-fern-language", "x-fern-sdk-name")
 
 
 def route_of(path: str, headers: Mapping[str, str]) -> Route | None:

@@ -47,7 +47,7 @@ def read_invocation(exchange: Exchange, body: bytes, tenants: Collection[str]) -
     Raises:
         RequestError: 400, naming what is wrong.
     """
-    attributes = sagemaker.attributes_of(exchange.headers.get(sagemaker.ATTRIBUTES))
+    attributes = sagemaker.attributes_of(exchange.headers.get(sagemaker.ATTRIBUTES.lower()))
     urgency = urgency_of(attributes, "priority", "deadline-ms")
     asked, body = read_asked(body)
     own = asked.taketurns or OwnFields()

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP server in front: aiohttp, with limits on what it takes in.
+"""The HTTP server in front: listens, keeps the time of its connections, and makes exchanges.
 
-aiohttp with its C parser was the strictest of six servers in refusing
-malformed requests; see docs/decisions/0003-http-server.md.
+Why it is our own: docs/decisions/0036-http-server-of-our-own.md.
 """
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
-from typing import cast
-
-from aiohttp import http_parser, web
 
 from taketurns.errors import StartError
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.inbound import Inbound, Receiving
-from taketurns.gateway.peer import AiohttpPeer
+from taketurns.gateway.peer import Http1Peer
 from taketurns.ports.clock import Clock
 from taketurns.system import new_id, wall_text
 from taketurns.telemetry.records import RequestRecord
+from taketurns.wire.request_head import Head
+
+SWEEP_S = 1.0
+"""Most time between two looks at the connections' deadlines."""
 
 Handle = Callable[[Exchange], Awaitable[None]]
 
@@ -30,6 +31,9 @@ class HttpServer:
         clock: The process's clock.
         receiving: What clients may send.
         closing: Tells whether connections are to be closed after their answer.
+
+    Attributes:
+        connections: Those of clients at present.
     """
 
     def __init__(
@@ -40,18 +44,16 @@ class HttpServer:
         *,
         closing: Callable[[], bool],
     ) -> None:
-        if http_parser.HttpRequestParser is http_parser.HttpRequestParserPy:
-            raise StartError(
-                "aiohttp's C parser is missing, and its Python parser is not strict enough.",
-                hint="Install aiohttp from a wheel, and unset AIOHTTP_NO_EXTENSIONS.",
-            )
+        self.connections: set[Inbound] = set()
         self._handle = handle
         self._clock = clock
         self._receiving = receiving
         self._by_address: dict[str, int] = {}
         self._closing = closing
         self._listener: asyncio.Server | None = None
-        self._server = web.Server(self._answer, handler_cancellation=True)
+        shortest = min(receiving.head_timeout_s, receiving.body_timeout_s, receiving.idle_timeout_s)
+        self._sweep_s = min(SWEEP_S, shortest / 4)
+        self._sweep_timer: asyncio.TimerHandle | None = None
 
     async def listen(self, host: str, port: int, *, setting: str, shared: bool = False) -> int:
         """Listen, and return the port.
@@ -68,49 +70,64 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         try:
             self._listener = await loop.create_server(
-                self._connect, host, port, backlog=4096, reuse_port=shared or None
+                lambda: self._connect(loop), host, port, backlog=4096, reuse_port=shared or None
             )
         except OSError as error:
             raise StartError(
                 f"{setting}: can't listen on {host}:{port}: {error.strerror or error}.",
                 hint=f"Is something else running there? Set {setting} to another port, or to 0.",
             ) from error
+        for listening in self._listener.sockets:
+            # Accepted sockets inherit it: a client's machine that is gone is found.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        self._sweep(loop)
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def aclose(self) -> None:
-        """Stop listening and close every connection."""
+        """Stop listening and close every connection; requests have a second to end."""
         if self._listener is not None:
             self._listener.close()
-        self._server.pre_shutdown()
-        await self._server.shutdown(timeout=1.0)
+        if self._sweep_timer is not None:
+            self._sweep_timer.cancel()
+        for connection in list(self.connections):
+            connection.end()
+        if tasks := self._tasks():
+            await asyncio.wait(tasks, timeout=1.0)
+        if tasks := self._tasks():
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=1.0)
+        for connection in list(self.connections):
+            connection.abort()
 
-    @property
-    def connections(self) -> list[Inbound]:
-        """Connections at present."""
-        return cast(list[Inbound], self._server.connections)
+    def _tasks(self) -> "set[asyncio.Task[None]]":
+        return {one.task for one in self.connections if one.task is not None}
 
-    def _connect(self) -> asyncio.Protocol:
-        return Inbound(self._server, self._receiving, self._by_address)
+    def _connect(self, loop: asyncio.AbstractEventLoop) -> Inbound:
+        return Inbound(
+            loop, self._receiving, self.connections, self._by_address, self._answer, self._closing
+        )
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        arrived_us = self._clock.now_us()
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now_s = loop.time()
+        for connection in [one for one in self.connections if one.deadline_s <= now_s]:
+            connection.look(now_s)
+        self._sweep_timer = loop.call_later(self._sweep_s, self._sweep, loop)
+
+    async def _answer(self, head: Head, peer: Http1Peer, address: str) -> None:
         record = RequestRecord(time=wall_text(), request_id=new_id("req_"))
         headers = {"x-request-id": record.request_id}
-        peer = AiohttpPeer(request, headers, self._closing, self._receiving.body_timeout_s)
-        path, _, query = request.raw_path.partition("?")
+        peer.own_headers = headers
         await self._handle(
             Exchange(
-                method=request.method,
-                path=path,
-                query=query,
-                headers=request.headers,
+                method=head.method,
+                path=head.path,
+                query=head.query,
+                headers=head.headers,
                 peer=peer,
                 record=record,
-                arrived_us=arrived_us,
+                arrived_us=self._clock.now_us(),
                 reply_headers=headers,
-                address=cast(Inbound, request.protocol).address,
+                address=address,
             )
         )
-        if not peer.begun:
-            raise ConnectionResetError("the client left before it was answered")
-        return cast(web.StreamResponse, peer)
