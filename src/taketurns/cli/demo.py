@@ -167,7 +167,7 @@ def _peers() -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     peers = {"model": "all-MiniLM-L6-v2, int8"}
-    for name in ("aiohttp", "onnxruntime", "openai"):
+    for name in ("httptools", "onnxruntime", "openai"):
         with contextlib.suppress(PackageNotFoundError):
             peers[name] = version(name)
     return peers
