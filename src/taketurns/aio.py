@@ -297,22 +297,46 @@ class Turn:
             self.ticket = self.ticket._replace(affinity=affinity)
 
     async def __aenter__(self) -> Self:
-        turns = self._turns
-        granted = turns.expect(self.ticket.id)
+        granted = self.enter()
+        if granted is not None:
+            await self.wait(granted)
+        return self
+
+    def enter(self) -> "asyncio.Future[str] | None":
+        """Queue the ticket; None where it was granted at once, else what to :meth:`wait` for.
+
+        For code on a hot path; whoever calls it calls :meth:`leave`. Others write ``async with``.
+
+        Raises:
+            TurnRefusedError: A queue is full.
+        """
+        turns, ticket = self._turns, self.ticket
+        granted = turns.expect(ticket.id)
         try:
-            turns.submit([self.ticket])
+            turns.submit((ticket,))
         except BaseException:
             granted.cancel()
             raise
+        if granted.done() and granted.exception() is None:
+            self.engine = granted.result()
+            return None
+        return granted
+
+    async def wait(self, granted: "asyncio.Future[str]") -> None:
+        """Wait for what :meth:`enter` returned; a wait that is cancelled leaves the queue.
+
+        Raises:
+            TurnExpiredError: The deadline passed first.
+        """
+        turns, ticket = self._turns, self.ticket
         try:
             self.engine = await granted
         except asyncio.CancelledError:
-            withdrawn = turns.cancel([self.ticket.id])
+            withdrawn = turns.cancel([ticket.id])
             if not withdrawn and not granted.cancelled() and granted.exception() is None:
                 # The grant and the cancellation crossed: nothing was sent yet.
-                self._end(Outcome.CANCELLED, executed=False)
+                self.leave(Outcome.CANCELLED, executed=False)
             raise
-        return self
 
     async def __aexit__(
         self,
@@ -328,12 +352,22 @@ class Turn:
                 outcome = Outcome.CANCELLED
             else:
                 outcome = Outcome.FAILED
-        self._end(outcome, executed=self._executed)
+        self.leave(outcome, executed=self._executed)
+
+    def leave(self, outcome: Outcome, *, executed: bool = True) -> Ended:
+        """Give the slot back, once; ``executed``: False where the engine certainly did nothing."""
+        ended = self._turns.finish(self.ticket.id, outcome, cost=self._cost, executed=executed)
+        self.ended = ended
+        return ended
 
     def settle(self, cost: int) -> None:
         """Say what the turn costs, as far as it's known; the last word counts."""
         self._cost = cost
         self._turns.settle(self.ticket.id, cost)
+
+    def costs(self, cost: int) -> None:
+        """Say what the turn has cost, just before it ends: then it's settled with its end."""
+        self._cost = cost
 
     def not_executed(self) -> None:
         """Say that the engine certainly did nothing: then it costs nothing."""
@@ -342,6 +376,3 @@ class Turn:
     def ends_as(self, outcome: Outcome) -> None:
         """Say how it ended, where that is not what the block's end tells."""
         self._outcome = outcome
-
-    def _end(self, outcome: Outcome, *, executed: bool) -> None:
-        self.ended = self._turns.finish(self.ticket.id, outcome, cost=self._cost, executed=executed)

@@ -15,10 +15,10 @@ from collections import Counter
 import pytest
 
 from taketurns.aio import Turn
-from taketurns.core.decision import Outcome
+from taketurns.core.decision import Ended, Outcome
 from taketurns.engines.client import HttpClient
 from taketurns.gateway.admission import Admittance
-from taketurns.gateway.gateway import Gateway
+from taketurns.gateway.border import Border
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.watch import Watch
 from taketurns.testing.fault_proxy import Harm
@@ -185,12 +185,14 @@ def test_clients_that_leave_in_every_phase_leave_nothing_behind(play, chat_model
 
 
 def plant_slots(monkeypatch):
-    end = Turn._end
+    end = Turn.leave
     monkeypatch.setattr(
         Turn,
-        "_end",
-        lambda self, outcome, *, executed: (
-            None if outcome is Outcome.CANCELLED else end(self, outcome, executed=executed)
+        "leave",
+        lambda self, outcome, *, executed=True: (
+            Ended(self.ticket, outcome, 0, "")
+            if outcome is Outcome.CANCELLED
+            else end(self, outcome, executed=executed)
         ),
     )
     return "slots"
@@ -222,13 +224,13 @@ def plant_bytes(monkeypatch):
 
 
 def plant_tasks(monkeypatch):
-    record = Gateway._record
+    record = Border._record
 
     def leaks(self, exchange):
         asyncio.get_running_loop().create_task(asyncio.Event().wait(), name="planted")
         record(self, exchange)
 
-    monkeypatch.setattr(Gateway, "_record", leaks)
+    monkeypatch.setattr(Border, "_record", leaks)
     return "tasks"
 
 

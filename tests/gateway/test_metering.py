@@ -25,6 +25,8 @@ class Turn:
     def settle(self, cost):
         self.settled.append(cost)
 
+    costs = settle
+
 
 class Seen:
     """Stands for an engine's call: counts what streams."""

@@ -212,7 +212,8 @@ class Availability:
         """Count a request that is sent, and return when."""
         now_us = self._clock.now_us()
         engine.finder.started(now_us, stream=stream)
-        if engine.timer is None:
+        # Slots that are set change by themselves after a refusal only, which arms it too.
+        if engine.timer is None and engine.finder.grows:
             self._arm(engine, now_us)
         return now_us
 
@@ -223,6 +224,8 @@ class Availability:
 
     def answered(self, engine: _Engine) -> None:
         """Note that an engine answers."""
+        if engine.breaker.calm:
+            return
         now_us = self._clock.now_us()
         if engine.breaker.answered(now_us):
             LOG.info("engine %s is back", engine.name)
@@ -235,6 +238,8 @@ class Availability:
         engine.finder.load.ended(now_us, pending=pending)
         breaker = engine.breaker
         if error is None:
+            if breaker.calm:
+                return
             if breaker.answered(now_us):
                 engine.finder.restart(now_us)
             breaker.succeeded()
@@ -359,19 +364,23 @@ class Availability:
 
 
 class EngineCall:
-    """One request that is sent to an engine: a context around it."""
+    """One request that is sent to an engine: a context around it.
 
-    __slots__ = ("_availability", "_begun_us", "_engine", "_pending", "_stream")
+    Attributes:
+        begun_us: When it was sent.
+    """
+
+    __slots__ = ("_availability", "_engine", "_pending", "_stream", "begun_us")
 
     def __init__(self, availability: Availability, engine: _Engine, *, stream: bool) -> None:
         self._availability = availability
         self._engine = engine
         self._stream = stream
         self._pending = stream
-        self._begun_us = 0
+        self.begun_us = 0
 
     def __enter__(self) -> Self:
-        self._begun_us = self._availability.begun(self._engine, stream=self._stream)
+        self.begun_us = self._availability.begun(self._engine, stream=self._stream)
         return self
 
     def answered(self) -> None:
@@ -382,7 +391,7 @@ class EngineCall:
         """Count what a stream brings, as soon as it comes."""
         if self._pending:
             self._pending = False
-            self._availability.first_byte(self._engine, self._begun_us)
+            self._availability.first_byte(self._engine, self.begun_us)
         self._engine.finder.load.produced(tokens)
 
     def produced(self, tokens: int) -> None:

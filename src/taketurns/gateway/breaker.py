@@ -99,6 +99,18 @@ class Breaker:
             return "trying"
         return "up" if self._back_us is None else "starting"
 
+    @property
+    def calm(self) -> bool:
+        """True where a request that goes well changes nothing, nor does time."""
+        return not (
+            self._failures
+            or self._opened
+            or self._trying
+            or self._open_until_us is not None
+            or self._paused_until_us is not None
+            or self._back_us is not None
+        )
+
     def usable(self, now_us: int) -> bool:
         """Tell whether it's in service: it gets requests, or will in a moment."""
         return self.state(now_us) not in OUT

@@ -5,6 +5,7 @@ A request comes in parsed, in the form that engines understand, with a voice
 that knows how its client is answered: so every dialect takes the same way.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from taketurns.aio import Turn
 from taketurns.config.pools import Pool as PoolFacts
 from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
+from taketurns.core.model import Ticket
 from taketurns.dialects.answer_forms import form_of
 from taketurns.dialects.openai_generation import GenerationRequest, parse_chat, parse_completions
 from taketurns.dialects.openai_stream import OpenAiVoice
@@ -36,7 +38,7 @@ from taketurns.gateway.throttling import Throttle
 from taketurns.gateway.upstream import Bounds, Upstream
 from taketurns.gateway.watch import Watch
 from taketurns.ports.clock import Clock
-from taketurns.ports.engine import GenerationAnswer, GenerationCall, GenerationEngine
+from taketurns.ports.engine import GenerationCall, GenerationEngine
 from taketurns.units import s_from_us
 
 LOG = logging.getLogger(__name__)
@@ -177,76 +179,73 @@ class GenerationPool:
             first: It was on no engine yet; later it isn't throttled, and goes before the
                 others of its tenant.
         """
-        caller, record = job.caller, job.exchange.record
-        turn = self.turns.turn(
+        exchange, request, caller, _, foreseen, arrived_us = job
+        record, model = exchange.record, self.model
+        ticket = Ticket(
+            record.request_id,
             caller.tenant,
-            tier=caller.tier,
-            cost=self.model.cost.charge(job.foreseen.input_tokens, job.foreseen.output_tokens),
+            caller.tier,
+            model.cost.charge(foreseen.input_tokens, foreseen.output_tokens),
             priority=caller.priority if first else 0,
-            deadline_us=caller.deadline_us(self.model, job.arrived_us),
-            ticket_id=record.request_id,
+            deadline_us=caller.deadline_us(model, arrived_us),
+            arrived_us=arrived_us,
+            affinity=affinity_of(model.section.sticky, caller.tenant, request.body),
         )
-        turn.prefer(affinity_of(self.model.section.sticky, caller.tenant, job.request.body))
         if first:
-            self._throttle.check(self.model, caller, turn.ticket, now_us=job.arrived_us)
+            self._throttle.check(model, caller, ticket, now_us=arrived_us)
+        turn = Turn(self.turns, ticket)
+        granted = turn.enter()
+        if granted is not None:
+            await turn.wait(granted)
+        record.engine = turn.engine
+        record.charged = ticket.cost
+        outcome, executed = Outcome.FAILED, True
         try:
-            async with turn:
-                record.engine = turn.engine
-                record.charged = turn.ticket.cost
-                record.wait_s = s_from_us(self._clock.now_us() - job.arrived_us)
-                return await self._ask(job, turn)
-        finally:
-            if turn.ended is not None:
-                record.cost = turn.ended.cost
-                backlog = self.turns.scheduler.queued > 0
-                self.pace.finished(1, self._clock.now_us(), backlog=backlog)
-
-    async def _ask(self, job: _Job, turn: Turn) -> Answer | None:
-        """Send a request to the engine of a turn, and see to its answer."""
-        exchange, request = job.exchange, job.request
-        call = GenerationCall(
-            path=request.path,
-            body=self.upstreams[turn.engine].body(request, job.caller),
-            stream=request.stream,
-            request_id=exchange.record.request_id,
-        )
-        exchange.executed = True
-        try:
-            with self.availability.call(turn.engine, stream=request.stream) as seen:
-                return await self._relay(job, turn, call, seen)
+            answer = await self._ask(job, turn)
+            outcome = Outcome.COMPLETED
+            return answer
         except EngineError as error:
             if exchange.sent_us is not None:
                 # The client was told in its stream.
-                turn.ends_as(Outcome.FAILED)
                 return None
             # From here on the error itself says it.
             exchange.executed = False
-            if not error.executed:
-                turn.not_executed()
+            executed = error.executed
             raise
-        except ClientGoneError:
-            turn.ends_as(Outcome.CANCELLED)
+        except (ClientGoneError, asyncio.CancelledError):
+            outcome = Outcome.CANCELLED
             raise
-
-    async def _relay(
-        self, job: _Job, turn: Turn, call: GenerationCall, seen: EngineCall
-    ) -> Answer | None:
-        """Send a call, pass its answer on, and settle and learn what it took."""
-        record = job.exchange.record
-        form = form_of(call.path)
-        meter = Meter(turn, record, self.model.cost, job.foreseen, self._stride, seen, form)
-        begun_us = self._clock.now_us()
-        try:
-            reply = await self._pass(job, call, self.engines[turn.engine], meter, seen)
         finally:
-            took_us = self._clock.now_us() - begun_us
-            if not call.stream:
-                meter.reached(self._estimates.produced(took_us))
-            meter.settle()
-        self._estimates.learn(
-            job.request, job.caller.tenant, meter.produced, usage=meter.usage, us=took_us
+            record.cost = turn.leave(outcome, executed=executed).cost
+            backlog = self.turns.scheduler.queued > 0
+            self.pace.finished(1, self._clock.now_us(), backlog=backlog)
+
+    async def _ask(self, job: _Job, turn: Turn) -> Answer | None:
+        """Send a request to the engine of a turn, have its answer passed on, and learn of it."""
+        exchange, request, caller, _, foreseen, arrived_us = job
+        name, stream, record = turn.engine, request.stream, exchange.record
+        call = GenerationCall(
+            request.path, self.upstreams[name].body(request, caller), stream, record.request_id
         )
-        return reply
+        exchange.executed = True
+        with self.availability.call(name, stream=stream) as seen:
+            begun_us = seen.begun_us
+            record.wait_s = s_from_us(begun_us - arrived_us)
+            form = form_of(request.path)
+            meter = Meter(turn, record, self.model.cost, foreseen, self._stride, seen, form)
+            watched = None if stream else WholeWatch(meter, self._estimates.produced)
+            if watched is not None:
+                self._watch.add(watched)
+            try:
+                answer = await self._pass(job, call, self.engines[name], meter, seen)
+            finally:
+                took_us = self._clock.now_us() - begun_us
+                if watched is not None:
+                    self._watch.remove(watched)
+                    meter.ended_after(self._estimates.produced(took_us))
+                meter.settle()
+        self._estimates.learn(request, caller.tenant, meter.produced, usage=meter.usage, us=took_us)
+        return answer
 
     async def _pass(
         self,
@@ -256,12 +255,8 @@ class GenerationPool:
         meter: Meter,
         seen: EngineCall,
     ) -> Answer | None:
-        watched = None if call.stream else WholeWatch(meter, self._estimates.produced)
-        if watched is not None:
-            self._watch.add(watched)
-        answer: GenerationAnswer | None = None
+        answer = await engine.open(call)
         try:
-            answer = await engine.open(call)
             if answer.status >= 400:
                 raise EngineRefusedError(engine.name, answer.status, await refusal_of(answer))
             seen.answered()
@@ -272,15 +267,10 @@ class GenerationPool:
                 await relay.run(answer, self._watch)
                 return None
             said = await read_whole(engine.name, answer)
-            meter.usage = meter.form.usage(said)
-            if meter.usage is not None:
-                seen.produced(meter.usage.completion_tokens)
+            meter.said(said)
             return Answer(answer.status, job.voice.whole(said), content_type=kind)
         finally:
-            if answer is not None:
-                await answer.aclose()
-            if watched is not None:
-                self._watch.remove(watched)
+            await answer.aclose()
 
 
 async def answer_openai(

@@ -153,13 +153,23 @@ class Meter:
         if self.produced >= self._due:
             self._top_up()
 
+    def said(self, body: bytes) -> None:
+        """Take a whole answer."""
+        self.usage = usage = self.form.usage(body)
+        if usage is not None:
+            self._seen.produced(usage.completion_tokens)
+
+    def ended_after(self, produced: int) -> None:
+        """Take it that an answer that has ended had at least so many tokens."""
+        self.produced = max(self.produced, min(produced, self._foreseen.output_tokens_max))
+
     def streamed(self) -> None:
         """Take the end of a stream, whole or not: what was counted were events."""
         if self.usage is None:
             self.produced = max(0, self.produced - EVENTS_WITHOUT_TOKEN)
 
     def settle(self) -> None:
-        """Let the charge stand at what was used: by the engine's word, else by our own count."""
+        """Say what was used, just before the turn ends: by the engine's word, or our own count."""
         record, usage = self._record, self.usage
         cached = 0
         if usage is None:
@@ -170,7 +180,7 @@ class Meter:
             record.output_tokens = self.produced = usage.completion_tokens
         cost = self._cost.used(record.input_tokens - cached, record.output_tokens)
         if cost is not None:
-            self._turn.settle(cost)
+            self._turn.costs(cost)
 
     def _top_up(self) -> None:
         foreseen = self._foreseen
