@@ -137,7 +137,7 @@ class Site:
         self.log: LogWriter = NoLog()
         if full:
             self.log = open_log(str(folder / "requests.log"), loop.call_later, self._failed)
-        self._headers = {"Authorization": f"Bearer {key.key}"}
+        self._headers = {"authorization": f"Bearer {key.key}"}
 
     def _failed(self, error: OSError) -> None:
         raise error

@@ -176,7 +176,8 @@ class HttpClient:
             connection.abort(None)
             raise
         try:
-            await answer.wait_head()
+            while not answer.begun():
+                await answer.news()
         except BaseException:
             answer.abort()
             raise
@@ -192,9 +193,10 @@ class HttpClient:
             connection.abort(EngineBrokenError(self.engine, f"{self.place}: the client was closed"))
 
     def _take_idle(self) -> Connection | None:
-        now_s = asyncio.get_running_loop().time() if self._idle else 0.0
-        while self._idle:
-            connection = self._idle.pop()
+        idle = self._idle
+        now_s = asyncio.get_running_loop().time() if idle else 0.0
+        while idle:
+            connection = idle.pop()
             if now_s - connection.idle_since_s < self._idle_s and connection.reusable():
                 return connection
             self.closed_idle(connection)
@@ -239,11 +241,12 @@ class HttpClient:
 
     def release(self, connection: Connection) -> None:
         """Keep a connection for the next request; not at once after an answer in chunks."""
-        loop = asyncio.get_running_loop()
-        connection.idle_since_s = loop.time()
         if not connection.after_chunks:
             self._keep(connection)
-        elif self._keeps_after_chunks:
+            return
+        loop = asyncio.get_running_loop()
+        connection.idle_since_s = loop.time()
+        if self._keeps_after_chunks:
             loop.call_later(REST_S, self._keep, connection)
         else:
             loop.call_later(self._trial_s, self._end_trial, connection)

@@ -38,7 +38,12 @@ class Pool(Protocol):
 
 
 class Answer:
-    """Implements :class:`taketurns.ports.engine.GenerationAnswer`: one answer as it comes."""
+    """Implements :class:`taketurns.ports.engine.GenerationAnswer`: one answer as it comes.
+
+    Attributes:
+        status: HTTP status, 200 to 599; 0 before the head came.
+        headers: Headers with lower-case names; those repeated are joined by commas.
+    """
 
     __slots__ = (
         "_behind",
@@ -46,18 +51,20 @@ class Answer:
         "_ended",
         "_error",
         "_fault",
-        "_head",
         "_loop",
         "_pieces",
         "_sink",
         "_size",
         "_waiter",
+        "headers",
+        "status",
     )
 
     def __init__(self, connection: "Connection", loop: asyncio.AbstractEventLoop) -> None:
         self._connection: Connection | None = connection
         self._loop = loop
-        self._head: ResponseHead | None = None
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
         self._pieces: list[bytes] = []
         self._size = 0
         self._ended = False
@@ -67,28 +74,20 @@ class Answer:
         self._behind = False
         self._fault: Exception | None = None
 
-    @property
-    def status(self) -> int:
-        """HTTP status, 200 to 599."""
-        return self._known_head.status
+    def news(self) -> "asyncio.Future[None]":
+        """Return a future that is done when more has come, or the end."""
+        self._waiter = waiter = self._loop.create_future()
+        return waiter
 
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Headers with lower-case names; those repeated are joined by commas."""
-        return self._known_head.headers
+    def begun(self) -> bool:
+        """Tell whether the head came.
 
-    @property
-    def _known_head(self) -> ResponseHead:
-        if self._head is None:
-            raise RuntimeError("the head of the answer has not come")
-        return self._head
-
-    async def wait_head(self) -> None:
-        """Wait until the head came."""
-        while self._head is None:
-            if self._error is not None:
-                raise self._error
-            await self._wait()
+        Raises:
+            EngineError: The answer has ended without it.
+        """
+        if self.status == 0 and self._error is not None:
+            raise self._error
+        return self.status != 0
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yield the body as it comes; leaving before its end gives the answer up."""
@@ -101,7 +100,7 @@ class Answer:
                 elif self._ended:
                     return
                 else:
-                    await self._wait()
+                    await self.news()
         finally:
             self.abort()
 
@@ -117,7 +116,7 @@ class Answer:
                     return
                 else:
                     self._sink = sink
-                    await self._wait()
+                    await self.news()
                     self._sink = None
                 if self._fault is not None:
                     raise self._fault
@@ -142,7 +141,7 @@ class Answer:
                 elif self._error is not None:
                     raise self._error
                 else:
-                    await self._wait()
+                    await self.news()
         finally:
             self.abort()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -157,13 +156,6 @@ class Answer:
         if connection is not None:
             error = EngineBrokenError(connection.engine, "the answer was given up by its reader")
             connection.abort(error)
-
-    async def _wait(self) -> None:
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _take(self) -> bytes:
         pieces = self._pieces
@@ -182,8 +174,8 @@ class Answer:
             self._hand_over(self._sink, pieces)
             return 0
         woken = bool(pieces)
-        if self._head is None and head is not None:
-            self._head = head
+        if head is not None and self.status == 0:
+            self.status, self.headers = head
             woken = True
         for piece in pieces:
             self._size += len(piece)
@@ -212,8 +204,11 @@ class Answer:
             self._wake()
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
 
 
 class Connection(asyncio.Protocol):

@@ -89,16 +89,14 @@ class OpenAiEngine:
             ) from error
         self._client = client
 
-    async def open(self, call: GenerationCall) -> Answer:
-        """Send a call and wait for the head of its answer, see the port."""
-        return await self._send(call.path, call.body, call.request_id, stream=call.stream)
-
     async def aclose(self) -> None:
         """Close every connection; what still runs breaks off."""
         if self._client is not None:
             await self._client.aclose()
 
-    async def _send(self, path: str, body: bytes, request_id: str, *, stream: bool) -> Answer:
+    async def open(self, call: GenerationCall) -> Answer:
+        """Send a call and wait for the head of its answer, see the port."""
+        path, body, stream, request_id = call
         client = self._client
         if client is None:
             raise EngineUnavailableError(self._name, f"engine {self._name} was not started")
@@ -114,7 +112,8 @@ class OpenAiEngine:
                 f"it answered with a redirect ({answer.status}), which is not followed",
                 hint="Configure the URL that the engine is found at.",
             )
-        if answer.headers.get("content-encoding", "identity").lower() != "identity":
+        coding = answer.headers.get("content-encoding")
+        if coding is not None and coding.lower() != "identity":
             await answer.aclose()
             raise self._broken("its answer is compressed, though that was not asked for")
         return answer

@@ -236,14 +236,18 @@ class Availability:
         """Count a request that runs no longer, and note what that says of its engine."""
         now_us = self._clock.now_us()
         engine.finder.load.ended(now_us, pending=pending)
+        if error is None:
+            engine.fit.answered(well=True)
+            if engine.breaker.calm:
+                return
+        self._learn(engine, error, now_us)
+
+    def _learn(self, engine: _Engine, error: BaseException | None, now_us: int) -> None:
         breaker = engine.breaker
         if error is None:
-            if breaker.calm:
-                return
             if breaker.answered(now_us):
                 engine.finder.restart(now_us)
             breaker.succeeded()
-            engine.fit.answered(well=True)
         elif isinstance(error, EngineUnavailableError):
             engine.failures["unreachable"] += 1
             breaker.unreachable(now_us)

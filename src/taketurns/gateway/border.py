@@ -14,7 +14,7 @@ from taketurns.errors import EngineBrokenError, TaketurnsError
 from taketurns.gateway.build import Pools
 from taketurns.gateway.exchange import Answer, ClientGoneError, Exchange
 from taketurns.gateway.problems import DrainingError, problem_of
-from taketurns.gateway.relay import send_whole
+from taketurns.gateway.relay import SENT_AT_ONCE_BYTES, send_whole
 from taketurns.gateway.usage import UsageLedger
 from taketurns.ports.clock import Clock
 from taketurns.telemetry.metrics import Metrics
@@ -78,7 +78,10 @@ class Border:
             answer = await self._answer(exchange, task)
             if answer is not None:
                 # A part of the request: a gateway that stops waits for it.
-                await send_whole(exchange.peer, answer, self._pools.watch)
+                if len(answer.body) <= SENT_AT_ONCE_BYTES:
+                    await exchange.peer.send(answer)
+                else:
+                    await send_whole(exchange.peer, answer, self._pools.watch)
         except ClientGoneError:
             record.outcome, record.status = CANCELLED, 499
         except asyncio.CancelledError:

@@ -21,7 +21,7 @@ def pool_for(pools: Pools, model: str | None, endpoint: str, tenant: str) -> Poo
     if model is None:
         return _only_pool(pools, endpoint, tenant)
     pool = _pool(pools, model, tenant)
-    if endpoint not in {TOKENIZE, *pool.model.section.endpoints}:
+    if endpoint not in pool.model.section.endpoints and endpoint != TOKENIZE:
         offered = ", ".join(pool.model.section.endpoints)
         raise RequestError(
             400,

@@ -3,8 +3,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qs
 
 import msgspec
@@ -35,7 +34,7 @@ from taketurns.gateway.reload import apply_reload, check_reload
 from taketurns.gateway.routes import TOKENIZE, Route, is_cohere, route_of
 from taketurns.gateway.sagemaker import Invocation, read_invocation
 from taketurns.gateway.shadow_log import ShadowLog
-from taketurns.gateway.urgency import caller_of, urgency_of
+from taketurns.gateway.urgency import NO_URGENCY, caller_of, calm_callers, urgency_of
 from taketurns.gateway.usage import usage_ledger
 from taketurns.ports.clock import Clock
 from taketurns.ports.engine import EngineState
@@ -108,6 +107,7 @@ class Gateway:
         )
         self.metrics.alone.set_function(lambda: self.coordination.alone)
         self._auth = self._authenticator(config)
+        self._calm = calm_callers(config.tenants)
         self._failed_auth = FailedAuth(config.server.auth_failures_max)
         self._created_s = wall_time_s()
         self._border = Border(self._answer_any, self.pools, clock, self.metrics, self._usage)
@@ -189,6 +189,7 @@ class Gateway:
         self.config = config
         self._auth.close()
         self._auth = self._authenticator(config)
+        self._calm = calm_callers(config.tenants)
         self.metrics.know(config.tenants)
         closed = apply_reload(self.pools, self.admission, config, changes)
         assert self._tasks is not None, "signals are taken once the gateway has started"
@@ -243,43 +244,41 @@ class Gateway:
         """Return each pool's state by its model."""
         return {name: pool.turns.scheduler.snapshot() for name, pool in self.pools.all().items()}
 
-    async def _answer_any(self, exchange: Exchange) -> Answer | None:
-        return await self._route(exchange)(exchange)
-
-    def _route(self, exchange: Exchange) -> Handle:
+    def _answer_any(self, exchange: Exchange) -> Awaitable[Answer | None]:
         route = route_of(exchange.path, exchange.headers)
         if route is not None:
             exchange.dialect = route.dialect
             exchange.record.endpoint = route.endpoint
-            methods: Mapping[str, Handle] = {"POST": partial(self._serve, route)}
-        else:
-            if is_cohere(exchange.headers):
-                exchange.dialect = Dialect.COHERE
-            prefix, _, model = exchange.path.rpartition("/")
-            one_model = prefix == "/v1/models" and model
-            methods = {"GET": self._model} if one_model else self._routes.get(exchange.path, {})
+            if exchange.method == "POST":
+                return self._serve(route, exchange)
+            raise MethodError(exchange.method, allowed="POST")
+        if is_cohere(exchange.headers):
+            exchange.dialect = Dialect.COHERE
+        prefix, _, model = exchange.path.rpartition("/")
+        one_model = prefix == "/v1/models" and model
+        methods: Mapping[str, Handle] = (
+            {"GET": self._model} if one_model else self._routes.get(exchange.path, {})
+        )
         if not methods:
             raise RequestError(404, "unknown_url", "There is nothing at this URL.")
         handle = methods.get(exchange.method)
         if handle is None:
             raise MethodError(exchange.method, allowed=", ".join(methods))
-        return handle
+        return handle(exchange)
 
     def _tenant(self, exchange: Exchange) -> str:
         """Return who sends a request: by its key alone."""
-        record = exchange.record
-        now_us = self._clock.now_us()
         authorization = exchange.headers.get("authorization")
         if authorization is None and exchange.dialect is Dialect.ANTHROPIC:
             key = exchange.headers.get("x-api-key")
             authorization = None if key is None else f"Bearer {key}"
         try:
-            tenant = self._auth.tenant_of(authorization, now_us=now_us)
+            tenant = self._auth.tenant_of(authorization, now_us=exchange.arrived_us)
         except RequestError:
-            self._failed_auth.count(exchange.address, now_us)
+            self._failed_auth.count(exchange.address, exchange.arrived_us)
             raise
-        record.tenant = tenant
-        record.tier = self.config.tenants[tenant].tier
+        exchange.record.tenant = tenant
+        exchange.record.tier = self._calm[tenant].tier
         return tenant
 
     async def _serve(self, route: Route, exchange: Exchange) -> Answer | None:
@@ -311,8 +310,12 @@ class Gateway:
         exchange.dialect = route.dialect
         record.endpoint = route.endpoint
         record.tenant = tenant
-        record.tier = self.config.tenants[tenant].tier
-        caller = caller_of(tenant, self.config.tenants[tenant], asked.urgency, route.dialect, body)
+        if asked.urgency is NO_URGENCY and route.dialect is not Dialect.COHERE:
+            caller = self._calm[tenant]
+        else:
+            config = self.config.tenants[tenant]
+            caller = caller_of(tenant, config, asked.urgency, route.dialect, body)
+        record.tier = caller.tier
         pool = pool_for(self.pools, asked.model, route.endpoint, tenant)
         record.model = pool.model.name
         if asked.model is None and route.dialect in {Dialect.OPENAI, Dialect.ANTHROPIC}:

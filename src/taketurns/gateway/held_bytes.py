@@ -64,17 +64,17 @@ class HeldBytes:
             raise TooManyBytesError(own=False, limit=model_max)
         if self._total and self._total + size > self._total_max:
             raise TooManyBytesError(own=False, limit=self._total_max)
-        self._add(key, size)
+        self._total += size
+        self._by_model[model] = held + size
+        if size:
+            self._by_tenant[key] = own + size
         return Hold(self, key, size)
 
     def let_go(self, key: tuple[str, str], size: int) -> None:
         """Count out what :meth:`hold` has counted."""
-        self._add(key, -size)
-
-    def _add(self, key: tuple[str, str], size: int) -> None:
-        self._total += size
-        self._by_model[key[1]] = self._by_model.get(key[1], 0) + size
-        left = self._by_tenant.get(key, 0) + size
+        self._total -= size
+        self._by_model[key[1]] -= size
+        left = self._by_tenant.get(key, 0) - size
         if left:
             self._by_tenant[key] = left
         else:

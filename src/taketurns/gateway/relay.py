@@ -16,7 +16,7 @@ from taketurns.gateway.metering import Meter
 from taketurns.gateway.problems import problem_of
 from taketurns.gateway.watch import RelayRules, Watch
 from taketurns.ports.clock import Clock
-from taketurns.ports.engine import GenerationAnswer, pour
+from taketurns.ports.engine import GenerationAnswer, pour, read
 from taketurns.wire.sse import EventCutter, EventTooLargeError
 
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
@@ -284,37 +284,16 @@ class WholeWatch:
         self._meter.reached(self._produced(self._us))
 
 
-class _Whole:
-    """Implements the engines' ``Sink``: keeps an answer, as far as it may be kept."""
-
-    __slots__ = ("_engine", "pieces", "size")
-
-    def __init__(self, engine: str) -> None:
-        self._engine = engine
-        self.pieces: list[bytes] = []
-        self.size = 0
-
-    def take(self, data: bytes) -> bool:
-        self.size += len(data)
-        if self.size > ANSWER_BYTES_MAX:
-            fault = f"the answer is longer than {ANSWER_BYTES_MAX} bytes"
-            raise EngineBrokenError(self._engine, fault)
-        self.pieces.append(data)
-        return True
-
-    async def catch_up(self) -> None:
-        """Do nothing: it's never behind."""
-
-
 async def read_whole(engine: str, answer: GenerationAnswer) -> bytes:
     """Read an answer to its end.
 
     Raises:
         EngineBrokenError: It's longer than ``ANSWER_BYTES_MAX``, or broke off.
     """
-    whole = _Whole(engine)
-    await pour(answer, whole)
-    return b"".join(whole.pieces)
+    whole = await read(answer, ANSWER_BYTES_MAX)
+    if whole is None:
+        raise EngineBrokenError(engine, f"the answer is longer than {ANSWER_BYTES_MAX} bytes")
+    return whole
 
 
 async def send_whole(peer: Peer, answer: Answer, watch: Watch) -> None:
@@ -323,9 +302,6 @@ async def send_whole(peer: Peer, answer: Answer, watch: Watch) -> None:
     Raises:
         ClientGoneError: The client left, or was cut off.
     """
-    if len(answer.body) <= SENT_AT_ONCE_BYTES:
-        await peer.send(answer)
-        return
     watched = SendWatch(peer)
     watch.add(watched)
     try:

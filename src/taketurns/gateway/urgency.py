@@ -35,6 +35,9 @@ class Urgency(NamedTuple):
         )
 
 
+NO_URGENCY = Urgency()
+
+
 def urgency_of(
     texts: Mapping[str, str],
     priority: str = "taketurns-priority",
@@ -50,8 +53,12 @@ def urgency_of(
     Raises:
         RequestError: 400 where one isn't a whole number in its range.
     """
+    asked, longest = texts.get(priority), texts.get(wait)
+    if asked is None and longest is None:
+        return NO_URGENCY
     return Urgency(
-        _whole_number(texts, priority, 0, PRIORITY_MAX), _whole_number(texts, wait, 1, WAIT_MS_MAX)
+        _whole_number(asked, priority, 0, PRIORITY_MAX),
+        _whole_number(longest, wait, 1, WAIT_MS_MAX),
     )
 
 
@@ -77,8 +84,18 @@ def caller_of(
     )
 
 
-def _whole_number(texts: Mapping[str, str], name: str, least: int, most: int) -> int | None:
-    text = texts.get(name)
+def calm_callers(tenants: Mapping[str, TenantConfig]) -> dict[str, Caller]:
+    """Return each tenant as the caller of a request that says nothing of its urgency.
+
+    Those of Cohere's dialect always say something: its default priority is another.
+    """
+    return {
+        name: caller_of(name, config, NO_URGENCY, Dialect.OPENAI, b"")
+        for name, config in tenants.items()
+    }
+
+
+def _whole_number(text: str | None, name: str, least: int, most: int) -> int | None:
     if text is None:
         return None
     digits = text.isascii() and text.isdigit() and len(text) <= 12

@@ -94,6 +94,26 @@ async def pour(answer: GenerationAnswer, sink: Sink) -> None:
                 await sink.catch_up()
 
 
+async def read(answer: GenerationAnswer, bytes_max: int) -> bytes | None:
+    """Return an answer's whole body; None, and it's given up, where it's over ``bytes_max``.
+
+    Raises:
+        EngineError: As in :meth:`GenerationAnswer.chunks`.
+    """
+    reads: Callable[[int], Awaitable[bytes | None]] | None = getattr(answer, "read", None)
+    if reads is not None:
+        return await reads(bytes_max)
+    pieces: list[bytes] = []
+    size = 0
+    async with aclosing(answer.chunks()) as chunks:
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > bytes_max:
+                return None
+            pieces.append(chunk)
+    return b"".join(pieces)
+
+
 class GenerationEngine(Protocol):
     """Serves chat and completions.
 

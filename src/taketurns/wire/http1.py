@@ -160,7 +160,9 @@ class Http1Client:
         """
         if not self.reusable:
             raise RuntimeError("a request on a connection that can't take one")
-        own = "".join([_header_line(name, value) for name, value in headers])
+        own = ""
+        for name, value in headers:
+            own += _header_line(name, value)
         tail = f"{own}Content-Length: {len(body)}\r\n\r\n".encode("ascii")
         self.sent = True
         self.done = False
@@ -187,8 +189,11 @@ class Http1Client:
         pieces: list[bytes] = []
         self._pieces = pieces
         try:
-            if self.head is None:
+            if self.head is None and len(data) > self._headroom:
                 self._feed_head(data)
+            elif self.head is None:
+                self._headroom -= len(data)
+                self._parser.feed_data(data)
             else:
                 self._parser.feed_data(data)
                 self._count_silence(len(data))
@@ -210,10 +215,6 @@ class Http1Client:
 
     def _feed_head(self, data: bytes) -> None:
         room = self._headroom
-        self._headroom = room - len(data)
-        if len(data) <= room:
-            self._parser.feed_data(data)
-            return
         # The bytes beyond the limit may be a body's; only the parser can tell.
         self._headroom = 0
         self._parser.feed_data(data[:room])
