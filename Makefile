@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 
-.PHONY: help setup serve test suites lint check proof demo bench dataplane lock clean sdks
+.PHONY: help setup serve test suites lint check proof demo bench dataplane lock clean sdks connectors
 
 help:  ## Say what can be run
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1|/' | column -t -s '|'
@@ -33,6 +33,9 @@ test: setup  ## Run the tests: minutes
 
 suites: setup  ## Run the openai package's own tests through the gateway; needs the network
 	$(BIN)/python tests/real/openai_suite.py $(ARGS)
+
+connectors: setup  ## Try LangChain's, LlamaIndex's and Anthropic's clients; needs the network
+	$(BIN)/python tests/sdk/connectors.py $(ARGS)
 
 sdks:  ## Install the official clients from npm that tests/sdk runs; needs node
 	npm ci --prefix tests/sdk --ignore-scripts --no-audit --no-fund --loglevel=error

@@ -116,6 +116,18 @@ def test_a_wrong_option_exits_with_2(run):
     assert run("nope").returncode == 2
 
 
+def test_engines_that_are_not_there_are_found(run, write):
+    done = run("check", write())
+    assert (done.returncode, done.stderr) == (1, "")
+    head, line = done.stdout.splitlines()
+    assert head.split() == ["MODEL", "ENGINE", "RESULT", "HINT"]
+    assert line.startswith("chat   h:1     can't be reached")
+    (told,) = json.loads(run("check", write(), "--json").stdout)
+    assert (told["model"], told["engine"]) == ("chat", "h:1")
+    assert told["problem"]
+    assert told["hint"]
+
+
 def test_the_schema_is_json(run):
     assert json.loads(run("schema").stdout)["properties"].keys() >= {"tiers", "models", "tenants"}
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries LangChain's and LlamaIndex's connectors against the embedded models, by hand:
+"""Tries LangChain's and LlamaIndex's connectors and Anthropic's client, by hand:
 
-    .venv/bin/python tests/sdk/connectors.py
+    make connectors
 
-Each gets an environment of its own, since some hold back the clients below them. Prints what
-worked; docs/howto/clients.md has the last result.
+They ask the embedded models, and for Anthropic's API llama.cpp's own server. Each gets an
+environment of its own, since some hold back the clients below them. Prints what worked;
+docs/howto/clients.md has the last result.
 """
 
 # ruff: noqa: T201 - it is run by hand
 import argparse
+import contextlib
 import importlib.metadata
 import os
 import subprocess
@@ -17,6 +19,7 @@ import tempfile
 from pathlib import Path
 
 PACKAGES = {
+    "anthropic": ["anthropic", "langchain-anthropic"],
     "langchain": ["langchain-openai", "langchain-cohere", "langchain-community"],
     "llamaindex": [
         "llama-index-embeddings-openai-like",
@@ -31,6 +34,7 @@ CONFIG = """
 tiers: {production: {rank: 0}}
 models:
   smollm2: {endpoints: [chat], engines: [{embedded: smollm2}]}
+  tiny: {endpoints: [messages], engines: [{url: "${LLAMA}", kind: llamacpp}]}
   minilm: {endpoints: [embeddings, rerank], engines: [{embedded: minilm}], tenants: [acme]}
   # One of the names that LlamaIndex's CohereEmbedding takes.
   embed-english-v3.0: {endpoints: [embeddings], engines: [{embedded: minilm}], tenants: [globex]}
@@ -40,6 +44,41 @@ tenants:
 """
 TEXTS = ["cats purr", "stones lie"]
 QUERY = "a cat"
+
+
+def anthropic(url, key, _):
+    """Yield a name and a call of Anthropic's client, and of the connector that uses it."""
+    from anthropic import Anthropic
+    from langchain_anthropic import ChatAnthropic
+
+    client = Anthropic(api_key=key, base_url=url, max_retries=0)
+    asked = {
+        "model": "tiny",
+        "max_tokens": 8,
+        "messages": [{"role": "user", "content": "Tell me a story."}],
+    }
+    model = ChatAnthropic(model="tiny", max_tokens=8, api_key=key, base_url=url)
+
+    def whole():
+        said = client.messages.create(**asked)
+        assert 0 < said.usage.output_tokens <= 8, said
+
+    def streamed():
+        with client.messages.stream(**asked) as stream:
+            kinds = [event.type for event in stream]
+            said = stream.get_final_message()
+        assert kinds[0] == "message_start", kinds
+        assert kinds[-1] == "message_stop", kinds
+        assert 0 < said.usage.output_tokens <= 8, said
+
+    def pieces():
+        found = list(model.stream("Tell me a story."))
+        assert len(found) > 2, found
+
+    yield "Anthropic, whole", whole
+    yield "Anthropic, streamed", streamed
+    yield "ChatAnthropic, whole", lambda: model.invoke("Tell me a story.")
+    yield "ChatAnthropic, streamed", pieces
 
 
 def langchain(url, key, _):
@@ -147,13 +186,16 @@ def llamaindex(url, key, other_key):
     )
 
 
+TRIED = {"anthropic": anthropic, "langchain": langchain, "llamaindex": llamaindex}
+
+
 def try_all(which, *at):
     """Try each connector; return how many failed otherwise than is known."""
     versions = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES[which]]
     print(f"## {which}: {', '.join(versions)}")
     failed = 0
     try:
-        for name, call in {"langchain": langchain, "llamaindex": llamaindex}[which](*at):
+        for name, call in TRIED[which](*at):
             try:
                 call()
             except Exception as error:  # noqa: BLE001 - whatever a connector raises is told
@@ -178,30 +220,31 @@ def main():
         return try_all(args.only, *args.within)
     sys.path.insert(0, str(Path(__file__).parents[1]))
     from e2e.process import Process
+    from real.engines import llamacpp, tiny_model
 
     from taketurns.gateway.auth import mint
 
     clean = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     failed = 0
-    with tempfile.TemporaryDirectory() as folder:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         places = args.environments or Path(folder)
         acme, globex = mint(), mint()
-        os.environ.update(ACME=acme.line, GLOBEX=globex.line)
+        llama = stack.enter_context(llamacpp(tiny_model(Path(folder)), "tiny"))
+        os.environ.update(ACME=acme.line, GLOBEX=globex.line, LLAMA=llama)
         config = Path(folder) / "taketurns.yaml"
         config.write_text(CONFIG)
         served = Process([str(config), "--port", "0", "--admin-port", "0"], Path(folder))
-        try:
-            for which in [args.only] if args.only else PACKAGES:
-                python = places / which / "bin/python"
-                if not python.exists():
-                    subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
-                    install = [python, "-m", "pip", "install", "--quiet", *PACKAGES[which]]
-                    subprocess.run(install, check=True)
-                command = [python, __file__, "--only", which]
-                command += ["--within", served.url, acme.key, globex.key]
-                failed += subprocess.run(command, check=False, env=clean).returncode
-        finally:
-            served.end()
+        stack.callback(served.end)
+        for which in [args.only] if args.only else PACKAGES:
+            python = places / which / "bin/python"
+            if not python.exists():
+                subprocess.run([sys.executable, "-m", "venv", python.parents[1]], check=True)
+                install = [python, "-m", "pip", "install", "--quiet", *PACKAGES[which]]
+                subprocess.run(install, check=True)
+            command = [python, __file__, "--only", which]
+            command += ["--within", served.url, acme.key, globex.key]
+            failed += subprocess.run(command, check=False, env=clean).returncode
     return failed
 
 

@@ -56,7 +56,9 @@ def validate(
     if as_json:
         output.result_json({"valid": True, "faults": [], **counts})
     else:
-        listed = ", ".join(f"{count} {what}" for what, count in counts.items())
+        listed = ", ".join(
+            f"{count} {what if count != 1 else what[:-1]}" for what, count in counts.items()
+        )
         output.result(f"{file}: valid ({listed})")
 
 

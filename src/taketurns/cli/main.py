@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from taketurns.cli import admin, demo, explain, fleet, output, replay, serve, simulate, usage
+from taketurns.cli import admin, check, demo, explain, fleet, output, replay, serve, simulate, usage
 from taketurns.errors import TaketurnsError
 
 app = typer.Typer(
@@ -51,6 +51,7 @@ def _root(
 app.command("serve")(serve.serve)
 app.command("demo")(demo.demo)
 app.command("validate")(admin.validate)
+app.command("check")(check.check)
 app.command("explain")(explain.explain)
 app.command("simulate")(simulate.simulate)
 app.command("replay")(replay.replay)

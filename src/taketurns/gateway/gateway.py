@@ -260,7 +260,12 @@ class Gateway:
             {"GET": self._model} if one_model else self._routes.get(exchange.path, {})
         )
         if not methods:
-            raise RequestError(404, "unknown_url", "There is nothing at this URL.")
+            raise RequestError(
+                404,
+                "unknown_url",
+                "There is nothing at this URL.",
+                hint="The base URL ends in /v1 for OpenAI's clients, and has no path for others.",
+            )
         handle = methods.get(exchange.method)
         if handle is None:
             raise MethodError(exchange.method, allowed=", ".join(methods))
