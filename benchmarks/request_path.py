@@ -250,7 +250,7 @@ async def profile(port: int, folder: Path) -> None:
         await site.gateway.start(tasks, site.log)
         body = body_of(period_ms=None)
         await site.cpu_us(body, 1_000)
-        seen = cProfile.Profile()
+        seen = cProfile.Profile(time.process_time)
         seen.enable()
         await site.cpu_us(body)
         seen.disable()

@@ -178,7 +178,7 @@ class Scheduler:
         forecast = self._forecast
         if forecast is not None:
             forecast.passed(now_us)
-        if self._deadlines.heap:
+        if self._deadlines.heap and self._deadlines.heap[0][0] <= now_us:
             while (entry := self._deadlines.pop(now_us)) is not None:
                 del self._waiting[entry[3].id]
                 self._withdraw(entry, expired=True)
@@ -186,7 +186,8 @@ class Scheduler:
         slots = self._slots
         held = self._linger is not None and self._linger.holds(now_us, self._waiting)
         grant = self._grant_keeping if slots.kept else self._grant
-        while slots.available and not held:
+        # With floors, that nothing waits is something to be noted.
+        while slots.available and not held and (self._waiting or self._floored):
             granted = grant(slots)
             if granted is None:
                 break

@@ -12,7 +12,6 @@ llama.cpp's additions to it.
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
 
 import msgspec
 
@@ -118,9 +117,13 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
+class _Message(msgspec.Struct):
+    role: msgspec.Raw
+
+
 class _Chat(msgspec.Struct):
     model: str
-    messages: msgspec.Raw
+    messages: list[_Message]
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     max_tokens: int | None = None
@@ -141,22 +144,25 @@ class _Completions(msgspec.Struct):
 _CHAT = msgspec.json.Decoder(_Chat)
 _COMPLETIONS = msgspec.json.Decoder(_Completions)
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_MESSAGES = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+
+Fields = Mapping[str, msgspec.Raw]
+"""The fields of a body as they came, by name."""
 
 
-def parse_chat(body: bytes) -> GenerationRequest:
+def parse_chat(body: bytes, fields: Fields | None = None) -> GenerationRequest:
     """Read the body of ``POST /v1/chat/completions``.
+
+    Args:
+        body: The body.
+        fields: Its fields, where they were read before.
 
     Raises:
         RequestError: 400, naming the field that is wrong.
     """
     read: _Chat = decode(_CHAT, body)
-    messages: list[dict[str, Any]] = decode(_MESSAGES, bytes(read.messages), under="messages")
-    if not messages:
+    known: Fields = decode(_FIELDS, body) if fields is None else fields
+    if not read.messages:
         raise invalid("messages", "must not be empty", "Send at least one message.")
-    for index, message in enumerate(messages):
-        if "role" not in message:
-            raise invalid(f"messages[{index}].role", "is missing", "Give each message a role.")
     limit = output_limit(read.max_tokens, "max_tokens")
     limit = output_limit(read.max_completion_tokens, "max_completion_tokens") or limit
     choices = _choices(read.n, "n")
@@ -165,22 +171,27 @@ def parse_chat(body: bytes) -> GenerationRequest:
         model=read.model,
         stream=bool(read.stream),
         include_usage=_asks_usage(read.stream_options),
-        prompt_bytes=len(read.messages),
+        prompt_bytes=len(known["messages"]),
         prompt_tokens=0,
         choices=choices,
         output_tokens_max=None if limit is None else limit * choices,
-        fields=decode(_FIELDS, body).keys(),
+        fields=known.keys(),
         body=body,
     )
 
 
-def parse_completions(body: bytes) -> GenerationRequest:
+def parse_completions(body: bytes, fields: Fields | None = None) -> GenerationRequest:
     """Read the body of ``POST /v1/completions``.
+
+    Args:
+        body: The body.
+        fields: Its fields, where they were read before.
 
     Raises:
         RequestError: 400, naming the field that is wrong.
     """
     read: _Completions = decode(_COMPLETIONS, body)
+    known: Fields = decode(_FIELDS, body) if fields is None else fields
     prompts = read_inputs(bytes(read.prompt), "prompt")
     limit = output_limit(read.max_tokens, "max_tokens")
     # Each prompt has as many answers; of best_of all are made, and n are shown.
@@ -195,7 +206,7 @@ def parse_completions(body: bytes) -> GenerationRequest:
         prompt_tokens=sum(len(prompt) for prompt in prompts if not isinstance(prompt, str)),
         choices=choices,
         output_tokens_max=None if limit is None else limit * choices,
-        fields=decode(_FIELDS, body).keys(),
+        fields=known.keys(),
         body=body,
     )
 
@@ -221,10 +232,10 @@ def _choices(value: int | None, field: str) -> int:
 
 
 def output_limit(value: int | None, field: str) -> int | None:
-    """Return a limit on output tokens; raises a 400 that names the field where it can't be."""
     """Return the limit that a request sets; None where it sets none.
 
-    0 is passed on and counts as none: engines differ in what they make of it.
+    Raises a 400 that names the field where it can't be. 0 is passed on and counts as none:
+    engines differ in what they make of it.
     """
     if value is not None and not 0 <= value <= OUTPUT_TOKENS_MAX:
         raise invalid(field, f"is {value}", f"Send a number from 0 to {OUTPUT_TOKENS_MAX:,}.")

@@ -5,8 +5,7 @@ A body may hold an object ``taketurns`` with ``priority`` and ``deadline_ms``, f
 clients that can't set headers; it's taken out before anything else reads the body.
 """
 
-from collections.abc import Collection
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -48,23 +47,27 @@ class OwnFields(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             )
 
 
-class Asked(msgspec.Struct):
+class Asked(NamedTuple):
     """What is read of a body before its dialect is.
 
     Attributes:
         model: Name of the model, or None.
         taketurns: Fields of our own, or None.
+        fields: All others as they came, by name.
     """
 
-    model: str | None = None
-    taketurns: OwnFields | None = None
+    model: str | None
+    taketurns: OwnFields | None
+    fields: dict[str, msgspec.Raw]
 
 
 class _WithPriority(msgspec.Struct):
     priority: Priority | None = None
 
 
-_ASKED = msgspec.json.Decoder(Asked)
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_MODEL = msgspec.json.Decoder(str | None)
+_OWN = msgspec.json.Decoder(OwnFields | None)
 _PRIORITY = msgspec.json.Decoder(_WithPriority)
 
 
@@ -74,23 +77,25 @@ def read_asked(body: bytes) -> tuple[Asked, bytes]:
     Raises:
         RequestError: 400 where the body isn't a JSON object, or one of these fields is wrong.
     """
-    asked: Asked = decode(_ASKED, body)
-    if asked.taketurns is not None:
-        fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-        del fields["taketurns"]
-        body = msgspec.json.encode(fields)
-    return asked, body
+    fields: dict[str, msgspec.Raw] = decode(_FIELDS, body)
+    model = fields.get("model")
+    name: str | None = None if model is None else decode(_MODEL, model, under="model")
+    own = fields.pop("taketurns", None)
+    if own is None:
+        return Asked(name, None, fields), body
+    read: OwnFields | None = decode(_OWN, own, under="taketurns")
+    return Asked(name, read, fields), msgspec.json.encode(fields)
 
 
-def field_names(body: bytes) -> Collection[str]:
-    """Return the names of a body's fields; it was read before."""
-    return msgspec.json.decode(body, type=dict[str, msgspec.Raw]).keys()
+def with_model(fields: dict[str, msgspec.Raw], model: str) -> bytes:
+    """Return a body with a model's name: one that was read before, and has none.
 
-
-def with_model(body: bytes, model: str) -> bytes:
-    """Return a body with a model's name; it was read before, and has none."""
-    fields = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    return msgspec.json.encode({**fields, "model": model})
+    Args:
+        fields: Its fields, to which the name is added.
+        model: The name.
+    """
+    fields["model"] = msgspec.Raw(msgspec.json.encode(model))
+    return msgspec.json.encode(fields)
 
 
 def cohere_priority(body: bytes) -> int | None:

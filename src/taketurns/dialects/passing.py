@@ -10,7 +10,7 @@ import msgspec
 
 from taketurns.dialects.names import Dialect, error_body
 from taketurns.dialects.openai import cannot, decode
-from taketurns.dialects.openai_generation import GenerationRequest, output_limit
+from taketurns.dialects.openai_generation import Fields, GenerationRequest, output_limit
 
 
 class _Responses(msgspec.Struct, kw_only=True):
@@ -46,8 +46,12 @@ _KEPT = {
 """Fields by which one request would reach into another's, maybe another tenant's."""
 
 
-def parse_responses(body: bytes) -> GenerationRequest:
+def parse_responses(body: bytes, fields: Fields | None = None) -> GenerationRequest:
     """Read the body of ``POST /v1/responses``.
+
+    Args:
+        body: The body.
+        fields: Its fields, where they were read before.
 
     Raises:
         RequestError: 400 where a field is wrong, 422 where it asks for what is kept of others.
@@ -60,6 +64,7 @@ def parse_responses(body: bytes) -> GenerationRequest:
     return _request(
         "/v1/responses",
         body,
+        decode(_FIELDS, body) if fields is None else fields,
         model=read.model,
         stream=bool(read.stream),
         prompt_bytes=sum(map(len, parts)),
@@ -67,8 +72,12 @@ def parse_responses(body: bytes) -> GenerationRequest:
     )
 
 
-def parse_messages(body: bytes) -> GenerationRequest:
+def parse_messages(body: bytes, fields: Fields | None = None) -> GenerationRequest:
     """Read the body of ``POST /v1/messages``.
+
+    Args:
+        body: The body.
+        fields: Its fields, where they were read before.
 
     Raises:
         RequestError: 400, naming the field that is wrong.
@@ -78,6 +87,7 @@ def parse_messages(body: bytes) -> GenerationRequest:
     return _request(
         "/v1/messages",
         body,
+        decode(_FIELDS, body) if fields is None else fields,
         model=read.model,
         stream=bool(read.stream),
         prompt_bytes=sum(map(len, parts)),
@@ -88,6 +98,7 @@ def parse_messages(body: bytes) -> GenerationRequest:
 def _request(
     path: str,
     body: bytes,
+    fields: Fields,
     *,
     model: str,
     stream: bool,
@@ -104,7 +115,7 @@ def _request(
         prompt_tokens=0,
         choices=1,
         output_tokens_max=output_tokens_max,
-        fields=decode(_FIELDS, body).keys(),
+        fields=fields.keys(),
         body=body,
     )
 

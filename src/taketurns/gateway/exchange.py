@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from msgspec import Raw
+
 from taketurns.core.limit_rules import Amounts
 from taketurns.dialects.names import Dialect
 from taketurns.errors import TaketurnsError
@@ -119,6 +121,7 @@ class Exchange:
         inputs: Texts or documents that its limits count; 1 for a generation.
         executed: An engine may have done some of the work, whatever an error says of the rest.
         dialect: Whose errors and headers the client reads.
+        fields: The fields of its body, where that goes on as it came; None: not read yet.
         address: The client's, or that of a proxy in front.
     """
 
@@ -135,4 +138,5 @@ class Exchange:
     inputs: int = 1
     admittance: "Settles | None" = None
     dialect: Dialect = Dialect.OPENAI
+    fields: Mapping[str, Raw] | None = None
     address: str = ""

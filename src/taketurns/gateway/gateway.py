@@ -14,7 +14,7 @@ from taketurns.core.limit_rules import Amounts
 from taketurns.core.snapshot import PoolSnapshot
 from taketurns.dialects.models import model_answer, models_answer
 from taketurns.dialects.names import Dialect
-from taketurns.dialects.own_fields import field_names, read_asked, with_model
+from taketurns.dialects.own_fields import read_asked, with_model
 from taketurns.errors import ConfigError, RequestError
 from taketurns.gateway.admission import Admission
 from taketurns.gateway.auth import KEY_TTL_US, Authenticator, active_tenants, key_stores
@@ -297,8 +297,10 @@ class Gateway:
             asked.taketurns.check_no_tenant()
             urgency = urgency.else_by(asked.taketurns)
         if route.instead is not None:
-            route = route.for_body(field_names(body))
-        return await self._answer(exchange, Invocation(route, tenant, urgency, asked.model, body))
+            route = route.for_body(asked.fields)
+        return await self._answer(
+            exchange, Invocation(route, tenant, urgency, asked.model, body, asked.fields)
+        )
 
     async def _invoke(self, exchange: Exchange) -> Answer | None:
         """Answer SageMaker's ``POST /invocations``."""
@@ -324,7 +326,8 @@ class Gateway:
         pool = pool_for(self.pools, asked.model, route.endpoint, tenant)
         record.model = pool.model.name
         if asked.model is None and route.dialect in {Dialect.OPENAI, Dialect.ANTHROPIC}:
-            body = with_model(body, pool.model.name)
+            body = with_model(asked.fields, pool.model.name)
+        exchange.fields = asked.fields
         section = pool.model.section
         with self._held.hold(
             len(body),

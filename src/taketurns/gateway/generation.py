@@ -16,7 +16,12 @@ from taketurns.core.decision import Outcome
 from taketurns.core.limit_rules import Amounts
 from taketurns.core.model import Ticket
 from taketurns.dialects.answer_forms import form_of
-from taketurns.dialects.openai_generation import GenerationRequest, parse_chat, parse_completions
+from taketurns.dialects.openai_generation import (
+    Fields,
+    GenerationRequest,
+    parse_chat,
+    parse_completions,
+)
 from taketurns.dialects.openai_stream import OpenAiVoice
 from taketurns.dialects.passing import MessagesVoice, parse_messages, parse_responses
 from taketurns.errors import EngineError, EngineRefusedError, EngineUnavailableError
@@ -43,7 +48,9 @@ from taketurns.units import s_from_us
 
 LOG = logging.getLogger(__name__)
 
-PARSERS: dict[str, Callable[[bytes], GenerationRequest]] = {
+Parse = Callable[[bytes, Fields | None], GenerationRequest]
+
+PARSERS: dict[str, Parse] = {
     "chat": parse_chat,
     "completions": parse_completions,
     "responses": parse_responses,
@@ -281,7 +288,7 @@ async def answer_openai(
     Raises:
         RequestError: 400, naming the field that is wrong; else as :meth:`GenerationPool.answer`.
     """
-    request = PARSERS[exchange.record.endpoint](body)
+    request = PARSERS[exchange.record.endpoint](body, exchange.fields)
     voice = OpenAiVoice(keep_usage=request.include_usage)
     return await pool.answer(exchange, request, caller, voice)
 
@@ -291,4 +298,4 @@ async def answer_anthropic(
 ) -> Answer | None:
     """Answer Anthropic's ``POST /v1/messages``; raises as :func:`answer_openai`."""
     voice = MessagesVoice(exchange.record.request_id)
-    return await pool.answer(exchange, parse_messages(body), caller, voice)
+    return await pool.answer(exchange, parse_messages(body, exchange.fields), caller, voice)

@@ -11,6 +11,12 @@ from taketurns.dialects.openai_generation import GenerationRequest
 from taketurns.errors import RequestError
 from taketurns.gateway.pools import Caller
 
+PASSED_MAX = 1_000
+"""Most sets of fields of which it's remembered that none is refused."""
+
+PASSED_FIELDS_MAX = 64
+"""Largest of them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
@@ -77,6 +83,8 @@ class Bounds:
         refused = model.fields_refused
         self._refused = frozenset(name for name in refused if not name.endswith("*"))
         self._prefixes = tuple(name[:-1] for name in refused if name.endswith("*"))
+        # A client's requests have the same fields again and again.
+        self._passed: set[tuple[str, ...]] = set()
         self._choices_max = model.choices_max
         self._output_tokens_max = model.output_tokens_max
 
@@ -86,12 +94,8 @@ class Bounds:
         Raises:
             RequestError: 400, naming the field that doesn't.
         """
-        refused = [
-            name
-            for name in request.fields
-            if name in self._refused or name.startswith(self._prefixes)
-        ]
-        if refused:
+        names = tuple(request.fields)
+        if names not in self._passed and (refused := self._refused_of(names)):
             raise RequestError(
                 400,
                 "field_refused",
@@ -111,3 +115,14 @@ class Bounds:
         if most is not None and limit is not None and limit > most * request.choices:
             each = limit // request.choices
             raise invalid("max_tokens", f"is {each}, and the most is {most}", "Ask for less.")
+
+    def _refused_of(self, names: tuple[str, ...]) -> list[str]:
+        """Return which of a request's fields are refused; where none is, that is kept."""
+        refused = [
+            name for name in names if name in self._refused or name.startswith(self._prefixes)
+        ]
+        if not refused and len(names) <= PASSED_FIELDS_MAX:
+            if len(self._passed) >= PASSED_MAX:
+                self._passed.clear()
+            self._passed.add(names)
+        return refused
