@@ -36,7 +36,7 @@ class Client:
         if isinstance(result, Denied):
             return [status.rule.unit for status in result.statuses]
         assert isinstance(result, Admitted)
-        self.ledger.settle(result.charges, Amounts(inputs=inputs))
+        result.settle(Amounts(inputs=inputs))
         return []
 
 

@@ -84,10 +84,10 @@ async def play(url, moves, number):
                 # The same part was charged.
                 again = await calls.admit(tenant, first, second, f"{number}-{step}", {})
                 assert again == reply
-                under_way.append((f"{number}-{step}", result.charges, reply.counted))
+                under_way.append((f"{number}-{step}", result, reply.counted))
             elif under_way:
-                request_id, charges, counted = under_way.pop(first % len(under_way))
-                ledger.settle(charges, second)
+                request_id, admitted, counted = under_way.pop(first % len(under_way))
+                admitted.settle(second)
                 for _ in range(2):
                     await calls.settle(request_id, counted, second)
         for rule in RULES:

@@ -89,39 +89,39 @@ class Site:
         admitted = self.ledger.admit(
             rules or self.rules, tenant, amounts, now_us=0, month=self.quotas.month()
         )
-        return admitted.charges if isinstance(admitted, Admitted) else None
+        return admitted if isinstance(admitted, Admitted) else None
 
     async def admit(self, tenant="acme", *, amounts=ONE, rules=None):
-        """Do what a gateway does; return the charges, "limit" or "store"."""
+        """Do what a gateway does; return what was admitted, "limit" or "store"."""
         month = self.month
         if month not in self.months:
             self.months.add(month)
             self.granted.clear()
-        charges = self.charge(tenant, amounts=amounts, rules=rules)
-        if charges is None:
+        admitted = self.charge(tenant, amounts=amounts, rules=rules)
+        if admitted is None:
             return "limit"
         try:
             covered = (
-                self.quotas.covers(tenant, charges)
-                or await self.quotas.cover(tenant, charges) is Covered.YES
+                self.quotas.covers(tenant, admitted)
+                or await self.quotas.cover(tenant, admitted) is Covered.YES
             )
         except asyncio.CancelledError:
-            self.ledger.settle(charges, None)
+            admitted.settle(None)
             raise
         if not covered:
-            self.ledger.settle(charges, None)
+            admitted.settle(None)
             return "store"
-        self.granted[tenant] += charges[0].amount
+        self.granted[tenant] += admitted.charges[0].amount
         if isinstance(self.store, MemoryQuotaStore) and not self.returned:
-            rule = charges[0].rule
+            rule = admitted.charges[0].rule
             mark = self.mark(QuotaKey(month, f"{rule.unit}:{rule.name}", tenant))
             assert self.granted[tenant] <= mark, "granted beyond the mark"
-        return charges
+        return admitted
 
-    def settle(self, charges, used):
+    def settle(self, admitted, used):
         self.returned = True
-        self.ledger.settle(charges, used)
-        self.quotas.settled("acme", charges)
+        admitted.settle(used)
+        self.quotas.settled("acme", admitted)
 
     async def idle(self):
         """Wait until the store has answered all it was asked."""
@@ -175,10 +175,10 @@ def test_requests_one_after_another_wait_for_the_store_only_at_the_first():
     async def scenario(site):
         waited = 0
         for _ in range(100):
-            charges = site.charge()
-            if not site.quotas.covers("acme", charges):
+            admitted = site.charge()
+            if not site.quotas.covers("acme", admitted):
                 waited += 1
-                assert await site.quotas.cover("acme", charges) is Covered.YES
+                assert await site.quotas.cover("acme", admitted) is Covered.YES
             await site.idle()
         assert waited == 1
         # A write for every three quarters of a block.
@@ -248,9 +248,9 @@ def test_a_request_larger_than_a_block_is_covered_by_one_write():
 def test_without_a_store_everything_is_covered():
     async def scenario(site):
         for _ in range(3):
-            charges = site.charge()
-            assert site.quotas.covers("acme", charges)
-            site.settle(charges, None)
+            admitted = site.charge()
+            assert site.quotas.covers("acme", admitted)
+            site.settle(admitted, None)
 
     play(scenario, Site(None))
 
@@ -333,10 +333,10 @@ def test_a_new_month_begins_at_nothing_with_a_mark_of_its_own():
 
 def test_a_request_that_ends_in_the_next_month_changes_nothing_there():
     async def scenario(site):
-        charges = await site.admit(amounts=Amounts(input_tokens=50))
+        admitted = await site.admit(amounts=Amounts(input_tokens=50))
         site.month = "2026-12"
         await site.admit(amounts=Amounts(input_tokens=7))
-        site.settle(charges, Amounts(input_tokens=90))
+        site.settle(admitted, Amounts(input_tokens=90))
         assert site.used("tokens") == 7
 
     play(scenario, Site(MemoryQuotaStore(), (TOKENS,)))
@@ -349,12 +349,12 @@ def test_a_request_that_waits_for_the_store_over_the_months_end_is_let_in():
         other = asyncio.get_running_loop().create_task(site.admit("globex"))
         await turn()
         site.month = "2026-12"
-        charges = site.charge()
+        admitted = site.charge()
         site.store.gate.set()
         assert not isinstance(await waiting, str)
         assert not isinstance(await other, str)
-        if not site.quotas.covers("acme", charges):
-            assert await site.quotas.cover("acme", charges) is Covered.YES
+        if not site.quotas.covers("acme", admitted):
+            assert await site.quotas.cover("acme", admitted) is Covered.YES
         assert site.used() == 1
 
     play(scenario, Site(FaultyStore()))
@@ -398,8 +398,8 @@ def test_months_long_over_are_forgotten():
 
 def test_what_was_used_beyond_the_reservation_is_written_at_once():
     async def scenario(site):
-        charges = await site.admit(amounts=Amounts(input_tokens=10))
-        site.settle(charges, Amounts(input_tokens=500))
+        admitted = await site.admit(amounts=Amounts(input_tokens=10))
+        site.settle(admitted, Amounts(input_tokens=500))
         await site.idle()
         assert 500 <= site.mark(TOKENS_KEY) <= 500 + BLOCK
 
@@ -410,8 +410,8 @@ def test_a_mark_comes_down_after_much_that_was_reserved_is_given_back():
     async def scenario(site):
         held = [await site.admit(amounts=Amounts(output_tokens=1000)) for _ in range(20)]
         assert site.mark(TOKENS_KEY) >= 20_000
-        for charges in held:
-            site.settle(charges, Amounts(output_tokens=10))
+        for admitted in held:
+            site.settle(admitted, Amounts(output_tokens=10))
         site.clock.run_until(TRIM_US - 1)
         await site.idle()
         assert site.mark(TOKENS_KEY) >= 20_000
@@ -427,8 +427,8 @@ def test_a_mark_comes_down_after_much_that_was_reserved_is_given_back():
 
 def test_a_mark_that_can_not_be_lowered_is_not_granted_up_to():
     async def scenario(site):
-        charges = await site.admit(amounts=Amounts(output_tokens=1000))
-        site.settle(charges, Amounts(output_tokens=10))
+        admitted = await site.admit(amounts=Amounts(output_tokens=1000))
+        site.settle(admitted, Amounts(output_tokens=10))
         site.store.error = StoreUnavailableError("full")
         site.clock.run_until(TRIM_US)
         await site.idle()
@@ -609,8 +609,8 @@ def test_a_stop_ends_the_waiting_and_survives_a_store_that_fails(caplog):
         site.store.gate.set()
         await stop
         assert site.store.closed
-        charges = site.charge("pico")
-        assert await site.quotas.cover("pico", charges) is Covered.NO
+        admitted = site.charge("pico")
+        assert await site.quotas.cover("pico", admitted) is Covered.NO
 
     async def whole(site):
         await site.quotas.start()
@@ -688,8 +688,8 @@ def test_a_rule_that_goes_while_its_mark_is_written_grants_nothing_that_is_not_c
         assert store.load("")[KEY] >= site.granted["acme"]
 
     def charged(site):
-        charges = site.charge()
-        assert not site.quotas.covers("acme", charges)
-        return charges
+        admitted = site.charge()
+        assert not site.quotas.covers("acme", admitted)
+        return admitted
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

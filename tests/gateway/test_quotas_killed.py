@@ -28,9 +28,8 @@ store, clients, block = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 async def client(quotas, ledger):
     while True:
         admitted = ledger.admit(RULES, "acme", Amounts(), now_us=0, month=quotas.month())
-        charges = admitted.charges
-        if not quotas.covers("acme", charges):
-            assert await quotas.cover("acme", charges) is Covered.YES
+        if not quotas.covers("acme", admitted):
+            assert await quotas.cover("acme", admitted) is Covered.YES
         print("granted", flush=True)
         await asyncio.sleep(0)
 

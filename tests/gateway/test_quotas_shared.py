@@ -39,23 +39,24 @@ class Gateway:
             admitted = self.ledger.admit(self.rules, tenant, amounts, now_us=0, month="2026-11")
             if not isinstance(admitted, Admitted):
                 return None
-            charges = admitted.charges
-            if self.quotas.covers(tenant, charges):
+            if self.quotas.covers(tenant, admitted):
                 break
-            covered = await self.quotas.cover(tenant, charges)
+            covered = await self.quotas.cover(tenant, admitted)
             if covered is Covered.YES:
                 break
-            self.ledger.settle(charges, None)
-            self.quotas.settled(tenant, charges)
+            admitted.settle(None)
+            self.quotas.settled(tenant, admitted)
             if covered is Covered.NO:
                 return "store"
-        self.granted += charges[0].amount
-        return charges
+        self.granted += admitted.charges[0].amount
+        return admitted
 
-    def settle(self, tenant, charges, used):
-        self.granted += (0 if used is None else used.of(charges[0].rule.unit)) - charges[0].amount
-        self.ledger.settle(charges, used)
-        self.quotas.settled(tenant, charges)
+    def settle(self, tenant, admitted, used):
+        self.granted += (
+            0 if used is None else used.of(admitted.charges[0].rule.unit)
+        ) - admitted.charges[0].amount
+        admitted.settle(used)
+        self.quotas.settled(tenant, admitted)
 
 
 def run(coroutine):
@@ -113,10 +114,10 @@ def test_with_tokens_that_come_otherwise_than_reserved_the_mark_is_never_too_low
 
         async def client(gateway):
             for _ in range(15):
-                charges = await gateway.admit(amounts=Amounts(1, 10, rng.randrange(200)))
-                if isinstance(charges, tuple):
+                admitted = await gateway.admit(amounts=Amounts(1, 10, rng.randrange(200)))
+                if isinstance(admitted, tuple):
                     used = rng.choice([None, Amounts(1, 10, rng.randrange(300))])
-                    gateway.settle("acme", charges, used)
+                    gateway.settle("acme", admitted, used)
 
         await asyncio.gather(*[client(gateway) for gateway in gateways for _ in range(8)])
         for gateway in gateways:

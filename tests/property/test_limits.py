@@ -31,7 +31,7 @@ class Sender:
         self.ledger = Ledger()
         self.rule = rule
         self.now_us = now_us
-        self.events = []  # [when, amount that holds for it, charges or None once settled]
+        self.events = []  # [when, amount that holds for it, what was admitted or None once settled]
 
     def pass_time(self, gap_us):
         self.now_us += gap_us if gap_us >= 0 else self.rule.period_us + gap_us
@@ -39,12 +39,12 @@ class Sender:
     def ask(self, amounts):
         result = self.ledger.admit([self.rule], "a", amounts, now_us=self.now_us, month="m")
         if isinstance(result, Admitted):
-            self.events.append([self.now_us, result.charges[0].amount, result.charges])
+            self.events.append([self.now_us, result.charges[0].amount, result])
         return result
 
     def settle(self, event, used):
-        charges, event[2] = event[2], None
-        self.ledger.settle(charges, used)
+        admitted, event[2] = event[2], None
+        admitted.settle(used)
         event[1] = 0 if used is None else used.of(self.rule.unit)
 
     def used(self):
@@ -202,7 +202,7 @@ def test_a_refusal_leaves_every_count_as_it_was(steps, order):
         if isinstance(result, Denied):
             assert counts(ledger) == before
         elif settle:
-            ledger.settle(result.charges, amounts)
+            result.settle(amounts)
 
 
 @given(
@@ -223,9 +223,9 @@ def test_once_all_is_settled_the_counts_are_what_was_used(steps, last):
     open_, sums = [], {"a": Amounts(0, 0, 0), "b": Amounts(0, 0, 0)}
 
     def settle(pick):
-        tenant, charges, known = open_.pop(pick)
+        tenant, admitted, known = open_.pop(pick)
         used = last.choice([None, Amounts(1, known, last.randrange(9))])
-        ledger.settle(charges, used)
+        admitted.settle(used)
         if used:
             sums[tenant] = Amounts(*(x + y for x, y in zip(sums[tenant], used, strict=True)))
 
@@ -233,7 +233,7 @@ def test_once_all_is_settled_the_counts_are_what_was_used(steps, last):
         now_us += abs(gap_us)
         result = ledger.admit(rules, tenant, Amounts(1, known, guess), now_us=now_us, month="m")
         if isinstance(result, Admitted):
-            open_.append((tenant, result.charges, known))
+            open_.append((tenant, result, known))
         if pick is not None and open_:
             settle(pick % len(open_))
     while open_:
@@ -435,7 +435,7 @@ class LimitsMachine(RuleBasedStateMachine):
         ]
         for item, _, event in events:
             self.naive[item.name].of(tenant).append(event)
-        self.open.append((result.charges, amounts, events))
+        self.open.append((result, amounts, events))
 
     @precondition(lambda self: self.open)
     @rule(
@@ -445,13 +445,13 @@ class LimitsMachine(RuleBasedStateMachine):
         late_us=st.none() | st.integers(-1, 1),
     )
     def settle(self, pick, output, late_us):
-        charges, amounts, events = self.open.pop(pick % len(self.open))
+        admitted, amounts, events = self.open.pop(pick % len(self.open))
         if late_us is not None:
             item, _, event = events[pick % len(events)]
             self.now_us = max(self.now_us, event.when_us + item.period_us + late_us)
             self.counts_agree()
         used = None if output is None else replace_output(amounts, output)
-        self.ledger.settle(charges, used)
+        admitted.settle(used)
         for item, tenant, event in events:
             # The ledger hasn't seen what passed since; until then it may correct what is over.
             if self.naive[item.name].counts(event, tenant, **self.at):

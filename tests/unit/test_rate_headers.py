@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taketurns.dialects.rate_headers import Limit, RateHeaders, duration
+from taketurns.dialects.rate_headers import Limit, RateHeaders, duration, reset_texts
 from taketurns.units import US_PER_S
 
 MINUTE_US = 60 * US_PER_S
@@ -24,7 +24,8 @@ def headers(standings, month_left_us=0):
     """Return all headers of limits and what each leaves."""
     told = {}
     limits = [limit for limit, _ in standings]
-    RateHeaders(limits).write(told, [remaining for _, remaining in standings], month_left_us)
+    left = [left for _, left in standings]
+    RateHeaders(limits).write(told, left, reset_texts(month_left_us))
     return told
 
 

@@ -22,6 +22,12 @@ class Unit(StrEnum):
 PLACES = {unit: place for place, unit in enumerate(Unit)}
 """Where a unit's amount stands in :meth:`Amounts.by_unit`."""
 
+PLACE_OF_NOTHING = len(PLACES)
+"""Where 0 stands there."""
+
+NOTHING = (0,) * (PLACE_OF_NOTHING + 1)
+"""What a request takes that was not executed, in each unit."""
+
 
 class Span(StrEnum):
     """Over what time a limit counts."""
@@ -44,10 +50,10 @@ class Amounts(NamedTuple):
     input_tokens: int = 0
     output_tokens: int = 0
 
-    def by_unit(self) -> tuple[int, int, int, int, int]:
-        """Return the amount in each unit, in the order of :data:`PLACES`."""
+    def by_unit(self) -> tuple[int, ...]:
+        """Return the amount in each unit, in the order of :data:`PLACES`, and 0 behind them."""
         inputs, input_tokens, output_tokens = self
-        return (1, input_tokens + output_tokens, input_tokens, output_tokens, inputs)
+        return (1, input_tokens + output_tokens, input_tokens, output_tokens, inputs, 0)
 
     def of(self, unit: Unit) -> int:
         """Return the amount in a limit's unit."""

@@ -11,10 +11,19 @@ its limit. Requests that take more than was reserved for them can exceed it by
 that difference, which counts against those that follow.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from taketurns.core.limit_rules import Amounts, LimitRule, Span, Unit, reserved, rules_for
+from taketurns.core.limit_rules import (
+    NOTHING,
+    PLACE_OF_NOTHING,
+    Amounts,
+    LimitRule,
+    Span,
+    Unit,
+    reserved,
+    rules_for,
+)
 from taketurns.core.windows import Counter, MonthCount, ParallelCount, Part, SlidingWindow
 
 __all__ = [
@@ -80,16 +89,50 @@ class Denied(NamedTuple):
     never: tuple[LimitRule, ...]
 
 
+_Line = tuple[LimitRule, Counter, int, int, int]
+"""A rule, its counter, its limit, where its amount stands among what a request was charged,
+and where it stands among what it used: what was parallel is always given back."""
+
+
 class Admitted(NamedTuple):
     """A request fits; its limits were charged together.
 
     Attributes:
-        charges: What was charged; to be settled, and its parallel places given back, once.
+        lines: What was charged,
+        parts: the parts that it was counted in, in the same order; none once it's settled,
+        amounts: and how much, see :data:`_Line`.
         shadowed: Rules in shadow mode that would have refused it.
     """
 
-    charges: tuple[Charge, ...]
+    lines: tuple[_Line, ...]
+    parts: list[Part]
+    amounts: Sequence[int]
     shadowed: tuple[Status, ...]
+
+    def settle(self, used: Amounts | None) -> None:
+        """Correct what was charged to what was used, and give parallel places back.
+
+        Called again it does nothing, so that every way out may call it.
+
+        Args:
+            used: What it has taken; None: it was not executed, and takes nothing.
+        """
+        lines, parts, amounts, _ = self
+        spent = NOTHING if used is None else used.by_unit()
+        for (_, counter, _, place, end), part in zip(lines, parts, strict=False):
+            difference = spent[end] - amounts[place]
+            if difference and part.counts:
+                part.amount += difference
+                counter.used += difference
+        parts.clear()
+
+    @property
+    def charges(self) -> tuple[Charge, ...]:
+        """What each rule was charged, until it's settled."""
+        return tuple(
+            Charge(rule, counter, part, self.amounts[place])
+            for (rule, counter, _, place, _), part in zip(self.lines, self.parts, strict=False)
+        )
 
 
 class Plan:
@@ -100,18 +143,19 @@ class Plan:
     Attributes:
         rules: The limits, in their order.
         counters: Theirs, in the same order.
-        monthly: One of them counts a month.
+        months: Those of them that count months.
     """
 
-    __slots__ = ("_lines", "counters", "monthly", "rules")
+    __slots__ = ("_lines", "_month", "counters", "months", "rules")
 
     def __init__(self, rules: Sequence[LimitRule], counters: Sequence[Counter]) -> None:
         self.rules = tuple(rules)
         self.counters = tuple(counters)
-        self.monthly = any(rule.span is Span.MONTH for rule in rules)
-        # A call less for each of them is worth a line: this is done for every request.
+        self.months = tuple(item for item in counters if isinstance(item, MonthCount))
+        self._month = ""
+        # Whatever can be looked up once is: the loops over it are gone through for every request.
         self._lines = tuple(
-            (rule, counter, rule.max, rule.place, *_advances(counter))
+            (rule, counter, rule.max, rule.place, _end_of(rule))
             for rule, counter in zip(rules, counters, strict=True)
         )
 
@@ -124,42 +168,64 @@ class Plan:
             now_us: Monotonic time.
             month: The calendar month it is, such as ``"2026-11"``.
         """
-        asked: list[tuple[LimitRule, Counter, int]] = []
+        if month != self._month:
+            self._enter(month)
+        lines = self._lines
+        by_unit = amounts.by_unit()
+        for _, counter, limit, place, _ in lines:
+            if now_us >= counter.until_us:
+                counter.advance(now_us)
+            if counter.used + by_unit[place] > limit:
+                return self._admit_closely(amounts, now_us)
+        parts = []
+        for _, counter, _, place, _ in lines:
+            # As Counter.charge does it, without a call for each.
+            amount = by_unit[place]
+            part = counter.part if now_us < counter.end_us else counter.begin(now_us)
+            if now_us > part.last_us:
+                part.last_us = now_us
+            part.amount += amount
+            counter.used += amount
+            parts.append(part)
+        return _new(Admitted, (lines, parts, by_unit, ()))
+
+    def _admit_closely(self, amounts: Amounts, now_us: int) -> Admitted | Denied:
+        """As :meth:`admit`, where a guess may be cut, a rule be in shadow mode, or refuse."""
         over: list[Status] = []
         shadowed: list[Status] = []
-        by_unit = amounts.by_unit()
-        for rule, counter, limit, unit, to_time, to_month in self._lines:
-            if to_time is not None:
-                to_time(now_us)
-            elif to_month is not None:
-                to_month(month)
-            amount = by_unit[unit]
+        asked: list[int] = []
+        lines: list[_Line] = []
+        for number, (rule, counter, limit, _, end) in enumerate(self._lines):
+            counter.advance(now_us)
+            amount = reserved(rule, amounts)
             if counter.used + amount > limit and amount:
-                amount = reserved(rule, amounts)
-                if counter.used + amount > limit:
-                    status = _status(rule, counter, amount, now_us)
-                    (shadowed if rule.shadow else over).append(status)
-            asked.append((rule, counter, amount))
+                status = _status(rule, counter, amount, now_us)
+                (shadowed if rule.shadow else over).append(status)
+            asked.append(amount)
+            lines.append((rule, counter, limit, number, end))
         if over:
             never = [item.rule for item in over if reserved(item.rule, amounts) > item.rule.max]
             return Denied(tuple(over), tuple(never))
-        charges = [
-            _new(Charge, (rule, counter, counter.charge(amount), amount))
-            for rule, counter, amount in asked
+        parts = [
+            counter.charge(now_us, amount)
+            for counter, amount in zip(self.counters, asked, strict=True)
         ]
-        return Admitted(tuple(charges), tuple(shadowed))
+        return Admitted(tuple(lines), parts, asked, tuple(shadowed))
 
     def status(self, amounts: Amounts, *, now_us: int, month: str) -> tuple[Status, ...]:
         """Return how the limits stand, and how long a request would have to wait."""
-        for _, _, _, _, to_time, to_month in self._lines:
-            if to_time is not None:
-                to_time(now_us)
-            elif to_month is not None:
-                to_month(month)
+        self._enter(month)
+        for counter in self.counters:
+            counter.advance(now_us)
         return tuple(
             _status(rule, counter, reserved(rule, amounts), now_us)
             for rule, counter in zip(self.rules, self.counters, strict=True)
         )
+
+    def _enter(self, month: str) -> None:
+        self._month = month
+        for counter in self.months:
+            counter.enter(month)
 
 
 class Ledger:
@@ -189,20 +255,6 @@ class Ledger:
     ) -> Admitted | Denied:
         """Charge one request by a plan that isn't kept, see :meth:`Plan.admit`."""
         return self.plan(rules, tenant).admit(amounts, now_us=now_us, month=month)
-
-    def settle(self, charges: Sequence[Charge], used: Amounts | None) -> None:
-        """Correct what was charged to what was used, and give parallel places back. Call once.
-
-        Args:
-            charges: Of one admitted request.
-            used: What it has taken; None: it was not executed, and takes nothing.
-        """
-        by_unit = None if used is None else used.by_unit()
-        for rule, counter, part, amount in charges:
-            if by_unit is None or isinstance(counter, ParallelCount):
-                counter.correct(part, -amount)
-            elif difference := by_unit[rule.place] - amount:
-                counter.correct(part, difference)
 
     def status(
         self, rules: Sequence[LimitRule], tenant: str, amounts: Amounts, *, now_us: int, month: str
@@ -247,14 +299,8 @@ class Ledger:
         return counter
 
 
-_Advances = tuple[Callable[[int], None] | None, Callable[[str], None] | None]
-
-
-def _advances(counter: Counter) -> _Advances:
-    """Return what brings a counter up to a time, or to a month."""
-    if isinstance(counter, SlidingWindow):
-        return counter.advance, None
-    return None, counter.advance if isinstance(counter, MonthCount) else None
+def _end_of(rule: LimitRule) -> int:
+    return PLACE_OF_NOTHING if rule.span is Span.PARALLEL else rule.place
 
 
 def _new_counter(rule: LimitRule) -> Counter:

@@ -15,82 +15,118 @@ are none of the core's business. *Parallel* counts what is under way.
 What was counted can be corrected later, in the part that was charged. All is
 integers: other stores that keep the same numbers decide the same. Memory: two
 integers for each of the at most 61 parts in which something was taken.
+
+All counters look alike to who charges them, so that a request's limits can be
+charged in one loop that touches no more than each one's last part.
 """
+
+from taketurns.units import EXACT_INT_MAX
 
 PARTS = 60
 """Parts of a sliding window."""
+
+NEVER_US = EXACT_INT_MAX
+"""Later than any instant."""
 
 
 class Part:
     """What a charge was counted in, to be named when it's corrected.
 
     Attributes:
-        amount: What was taken in this part of a sliding window, as far as is known.
+        amount: What was taken in it, as far as is known.
         last_us: When something was last taken in it.
+        counts: False once it's over.
     """
 
-    __slots__ = ("amount", "last_us")
+    __slots__ = ("amount", "counts", "last_us")
 
     def __init__(self, last_us: int = 0) -> None:
         self.amount = 0
         self.last_us = last_us
+        self.counts = True
 
 
-class SlidingWindow:
-    """Counts what was taken in the last ``period_us``.
+class Counter:
+    """Counts what was taken, in one part that never ends.
 
     Attributes:
         used: What counts against the limit since the last :meth:`advance`.
+        part: In which is counted at present.
+        end_us: Where that ends: from then on :meth:`begin` makes the next one.
+        until_us: Nothing is forgotten before: until then :meth:`advance` does nothing.
     """
 
-    __slots__ = ("_end_us", "_now_us", "_parts", "_period_us", "_width_us", "used")
+    __slots__ = ("end_us", "part", "until_us", "used")
 
-    def __init__(self, period_us: int) -> None:
-        self._period_us = period_us
-        # Rounded up, so that a period touches at most 61 parts.
-        self._width_us = -(-period_us // PARTS)
-        self._parts: list[Part] = []
-        # Where the last part ends; it's counted still before that.
-        self._end_us = 0
-        self._now_us = 0
+    def __init__(self) -> None:
         self.used = 0
+        self.part = Part()
+        self.end_us = NEVER_US
+        self.until_us = NEVER_US
 
     def advance(self, now_us: int) -> None:
-        """Forget what is older than the window. A clock that goes back is taken as standing."""
-        if now_us <= self._now_us:
-            return
-        self._now_us = now_us
-        parts = self._parts
-        old_us = now_us - self._period_us
-        if not parts or parts[0].last_us > old_us:
-            return
-        gone = 0
-        for part in parts:
-            if part.last_us > old_us:
-                break
-            self.used -= part.amount
-            gone += 1
-        del parts[:gone]
+        """Forget what is too old to count."""
 
-    def charge(self, amount: int) -> Part:
-        """Count an amount at the instant of the last advance; return the part it's counted in."""
-        now_us = self._now_us
-        if now_us < self._end_us:
-            part = self._parts[-1]
-            part.last_us = now_us
-        else:
-            self._end_us = (now_us // self._width_us + 1) * self._width_us
-            part = Part(now_us)
-            self._parts.append(part)
+    def begin(self, now_us: int) -> Part:
+        """Begin a part at ``now_us``; the last one is over, and nothing of it counts."""
+        self.part.counts = False
+        self.part = Part(now_us)
+        self.used = 0
+        return self.part
+
+    def charge(self, now_us: int, amount: int) -> Part:
+        """Count an amount at ``now_us``; return the part it's counted in."""
+        part = self.part if now_us < self.end_us else self.begin(now_us)
+        # A clock that goes back makes nothing count any shorter.
+        part.last_us = max(part.last_us, now_us)
         part.amount += amount
         self.used += amount
         return part
 
     def correct(self, part: Part, difference: int) -> None:
         """Count more, or less, in the part that was charged; without effect once that is over."""
-        if part.last_us > self._now_us - self._period_us:
+        if part.counts:
             part.amount += difference
             self.used += difference
+
+
+class SlidingWindow(Counter):
+    """Counts what was taken in the last ``period_us``."""
+
+    __slots__ = ("_parts", "_period_us", "_width_us")
+
+    def __init__(self, period_us: int) -> None:
+        super().__init__()
+        self._period_us = period_us
+        # Rounded up, so that a period touches at most 61 parts.
+        self._width_us = -(-period_us // PARTS)
+        self._parts: list[Part] = []
+        self.end_us = 0
+
+    def advance(self, now_us: int) -> None:
+        """Forget what is older than the window. O(1), amortised."""
+        if now_us < self.until_us:
+            return
+        parts = self._parts
+        old_us = now_us - self._period_us
+        gone = 0
+        for part in parts:
+            if part.last_us > old_us:
+                break
+            self.used -= part.amount
+            part.counts = False
+            gone += 1
+        del parts[:gone]
+        self.until_us = parts[0].last_us + self._period_us if parts else NEVER_US
+
+    def begin(self, now_us: int) -> Part:
+        """Begin a part at ``now_us``; those before it go on counting."""
+        self.end_us = (now_us // self._width_us + 1) * self._width_us
+        self.part = part = Part(now_us)
+        if not self._parts:
+            self.until_us = now_us + self._period_us
+        self._parts.append(part)
+        return part
 
     def parts(self) -> tuple[tuple[int, int], ...]:
         """Return what is counted, the oldest first: when it was last taken, and how much."""
@@ -112,22 +148,20 @@ class SlidingWindow:
         return until_us - now_us
 
 
-class MonthCount:
+class MonthCount(Counter):
     """Counts what was taken in a month that the caller names.
 
     Attributes:
         month: The month it's counted for, such as ``"2026-11"``; "" before the first.
-        used: What counts against the limit.
     """
 
-    __slots__ = ("_part", "month", "used")
+    __slots__ = ("month",)
 
     def __init__(self) -> None:
+        super().__init__()
         self.month = ""
-        self.used = 0
-        self._part = Part()
 
-    def advance(self, month: str) -> None:
+    def enter(self, month: str) -> None:
         """Begin anew where a later month has begun; months are ordered as text."""
         if month > self.month:
             self.restore(month, 0)
@@ -136,42 +170,11 @@ class MonthCount:
         """Go on from a count that was kept."""
         if month != self.month:
             self.month = month
-            self._part = Part()
+            self.begin(0)
         self.used = used
 
-    def charge(self, amount: int) -> Part:
-        """Count an amount in the month of the last advance; return what stands for that month."""
-        self.used += amount
-        return self._part
 
-    def correct(self, part: Part, difference: int) -> None:
-        """Count more, or less, in the month that was charged; without effect once that is over."""
-        if part is self._part:
-            self.used += difference
+class ParallelCount(Counter):
+    """Counts what is under way, until it's given back."""
 
-
-class ParallelCount:
-    """Counts what is under way.
-
-    Attributes:
-        used: What counts against the limit.
-    """
-
-    __slots__ = ("_part", "used")
-
-    def __init__(self) -> None:
-        self.used = 0
-        self._part = Part()
-
-    def charge(self, amount: int) -> Part:
-        """Count an amount until it's given back."""
-        self.used += amount
-        return self._part
-
-    def correct(self, part: Part, difference: int) -> None:
-        """Count more, or less; there is only one part."""
-        assert part is self._part
-        self.used += difference
-
-
-Counter = SlidingWindow | MonthCount | ParallelCount
+    __slots__ = ()

@@ -48,30 +48,36 @@ class RateHeaders:
         limits: In their order; none: no headers.
     """
 
-    __slots__ = ("_limits", "_openai", "_policy", "_resets")
+    __slots__ = ("_limits", "_openai", "_policy", "_resets", "_texts")
 
     def __init__(self, limits: Sequence[Limit]) -> None:
         self._limits = tuple((f'"{item.name}";r=', item.max) for item in limits)
         self._resets = tuple(
-            None if item.reset_us is None else _reset_texts(item.reset_us) for item in limits
+            None if item.reset_us is None else reset_texts(item.reset_us) for item in limits
         )
         self._policy = ", ".join(map(_policy, limits))
+        by_unit = {
+            unit: [place for place, item in enumerate(limits) if item.unit == unit]
+            for unit in OPENAI_UNITS
+        }
         self._openai = tuple(
             (
                 f"x-ratelimit-limit-{unit}",
                 f"x-ratelimit-remaining-{unit}",
                 f"x-ratelimit-reset-{unit}",
-                {place: str(limits[place].max) for place in places},
+                places[0],
+                tuple(places[1:]),
             )
-            for unit in OPENAI_UNITS
-            if (places := [place for place, item in enumerate(limits) if item.unit == unit])
+            for unit, places in by_unit.items()
+            if places
         )
+        self._texts = tuple(str(item.max) for item in limits)
 
     def write(
         self,
         headers: dict[str, str],
-        remaining: Sequence[int],
-        month_left_us: int = 0,
+        left: Sequence[int],
+        month_reset: tuple[str, str] = ("0ms", "0"),
         *,
         epoch_s: int | None = None,
     ) -> None:
@@ -79,36 +85,41 @@ class RateHeaders:
 
         Args:
             headers: To these.
-            remaining: What each limit leaves, at least 0, in their order.
-            month_left_us: How long until the month ends.
+            left: What each limit leaves, in their order; below 0: nothing.
+            month_reset: How long until the month ends, see :func:`reset_texts`.
             epoch_s: For Cohere's clients, the time in seconds since 1970; None: for OpenAI's.
         """
         limits, resets = self._limits, self._resets
         if not limits:
             return
-        for limit_name, remaining_name, reset_name, texts in () if epoch_s else self._openai:
-            place = min(texts, key=remaining.__getitem__) if len(texts) > 1 else next(iter(texts))
-            headers[limit_name] = texts[place]
-            headers[remaining_name] = str(remaining[place])
-            headers[reset_name] = (resets[place] or _reset_texts(month_left_us))[0]
         tight, (start, most) = 0, limits[0]
-        least = remaining[0]
+        least = left[0]
         for place in range(1, len(limits)):
-            left, (its_start, its_most) = remaining[place], limits[place]
+            its_left, (its_start, its_most) = left[place], limits[place]
             # Shares of their limits compared without dividing, since a limit of 0 has none.
-            share, other = left * most, least * its_most
-            if share < other or (share == other and left < least):
-                tight, start, most, least = place, its_start, its_most, left
-        reset = (resets[tight] or _reset_texts(month_left_us))[1]
+            share, other = its_left * most, least * its_most
+            if share < other or (share == other and its_left < least):
+                tight, start, most, least = place, its_start, its_most, its_left
+        least = max(least, 0)
+        reset = (resets[tight] or month_reset)[1]
+        headers["RateLimit-Policy"] = self._policy
+        headers["RateLimit"] = f"{start}{min(least, SF_INTEGER_MAX)};t={reset}"
         if epoch_s:
             headers["X-RateLimit-Limit"] = str(most)
             headers["X-RateLimit-Remaining"] = str(least)
             headers["X-RateLimit-Reset"] = str(epoch_s + int(reset))
-        headers["RateLimit-Policy"] = self._policy
-        headers["RateLimit"] = f"{start}{min(least, SF_INTEGER_MAX)};t={reset}"
+            return
+        for limit_name, remaining_name, reset_name, first, others in self._openai:
+            place, its_left = first, left[first]
+            for other in others:
+                if left[other] < its_left:
+                    place, its_left = other, left[other]
+            headers[limit_name] = self._texts[place]
+            headers[remaining_name] = str(its_left) if its_left > 0 else "0"
+            headers[reset_name] = (resets[place] or month_reset)[0]
 
 
-def _reset_texts(reset_us: int) -> tuple[str, str]:
+def reset_texts(reset_us: int) -> tuple[str, str]:
     """Return a time as OpenAI writes it, and in whole seconds; neither is too early."""
     return duration(reset_us), str(ceil_s_from_us(reset_us))
 

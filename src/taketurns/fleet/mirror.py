@@ -29,7 +29,7 @@ class Mirror:
         if window is None:
             window = self._windows[place] = SlidingWindow(place.rule.period_us)
         window.advance(now_us)
-        return window, window.charge(amount)
+        return window, window.charge(now_us, amount)
 
     def correct(self, place: Place, charged: tuple[SlidingWindow, Part], difference: int) -> bool:
         """Count more, or less; False where that window was taken away meanwhile."""

@@ -189,11 +189,11 @@ class SharedLimits:
             outcome = await self._ask(places, amounts, request_id)
         except asyncio.CancelledError:
             if alone is not None:
-                self._alone.settle(alone.charges, None)
+                alone.settle(None)
             raise
         if outcome is None or isinstance(outcome, Denied):
             if alone is not None:
-                self._alone.settle(alone.charges, None)
+                alone.settle(None)
             if outcome is None:
                 return self._admit_alone(places, tenant, amounts, new_id(""))
             return outcome
@@ -213,7 +213,7 @@ class SharedLimits:
                 later(self._calls.settle, taken.request_id, group, used),
             )
         if taken.alone is not None:
-            self._alone.settle(taken.alone.charges, used)
+            taken.alone.settle(used)
         for place, amount, charged in taken.own:
             spent = 0 if used is None else used.of(place.rule.unit)
             self._own.correct(place, charged, spent - amount)

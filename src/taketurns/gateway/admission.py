@@ -14,7 +14,7 @@ from taketurns.config.limits import per_of, unit_of
 from taketurns.core.limit_rules import Amounts, LimitRule, Span, rules_for
 from taketurns.core.limits import Admitted, Denied, Ledger, Plan, Status
 from taketurns.dialects.names import Dialect
-from taketurns.dialects.rate_headers import Limit, RateHeaders
+from taketurns.dialects.rate_headers import Limit, RateHeaders, reset_texts
 from taketurns.errors import RequestError, StoreUnavailableError, TaketurnsError
 from taketurns.gateway.exchange import Exchange
 from taketurns.gateway.pools import Caller
@@ -57,15 +57,10 @@ class QuotaUnavailableError(TaketurnsError):
 
 @dataclass(slots=True)
 class Admittance:
-    """One request that was let in; settle it once.
+    """One request that was let in, where more than this process counts it; settle it once."""
 
-    Attributes:
-        admitted: What was charged.
-    """
-
-    admitted: Admitted
+    _admitted: Admitted
     _tenant: str
-    _ledger: Ledger
     _quotas: Quotas
     _settled: bool = field(default=False)
     _sharing: SharedLimits | None = field(default=None)
@@ -83,8 +78,8 @@ class Admittance:
         """
         if not self._settled:
             self._settled = True
-            self._ledger.settle(self.admitted.charges, used)
-            self._quotas.settled(self._tenant, self.admitted.charges)
+            self._admitted.settle(used)
+            self._quotas.settled(self._tenant, self._admitted)
             if self._sharing is not None and self._taken is not None:
                 self._sharing.settle(self._taken, used)
 
@@ -99,14 +94,25 @@ class _Seen:
 
 
 class _Held:
-    """What is kept at hand for requests of one kind: limits and headers."""
+    """What is kept at hand for requests of one kind: limits and headers.
 
-    __slots__ = ("counted", "headers", "plan", "rules", "seen", "shared", "tells_month")
+    Attributes:
+        rules: The limits.
+        plan: Those of them that are counted here.
+        shared: The others.
+        seen: What counted of those, by their names.
+        counted: What is told of: each limit, and what counts against it.
+        headers: Tells how they stand.
+        here: All limits are counted in this process alone, and nobody else is asked.
+    """
 
-    def __init__(self, rules: tuple[LimitRule, ...], plan: Plan) -> None:
+    __slots__ = ("counted", "headers", "here", "plan", "rules", "seen", "shared")
+
+    def __init__(self, rules: tuple[LimitRule, ...], plan: Plan, *, stored: bool) -> None:
         self.rules = rules
         self.plan = plan
         self.shared = tuple(rule for rule in rules if rule not in plan.rules)
+        self.here = not self.shared and not (stored and plan.months)
         self.seen = {rule.name: _Seen() for rule in self.shared}
         counters = dict(zip((rule.name for rule in plan.rules), plan.counters, strict=True))
         told = [
@@ -116,7 +122,6 @@ class _Held:
         ]
         self.counted = [(rule.max, counter) for rule, counter in told]
         self.headers = RateHeaders([_as_told(rule) for rule, _ in told])
-        self.tells_month = any(rule.span is Span.MONTH for rule, _ in told)
 
 
 class Admission:
@@ -151,10 +156,11 @@ class Admission:
         self._calendar = month
         self._wall = wall
         self._on_refusal = on_refusal
+        self._stored = store is not None
         self._held: dict[tuple[str, str, str, str], _Held] = {}
-        self._end_of = ""
-        self._month_end_us = 0
-        self._look_again_us = 0
+        self._month = ""
+        self._month_reset = reset_texts(0)
+        self._look_us = 0
         # When the last one that a rule refused was told to come back.
         self._promised_us: dict[tuple[str, str], int] = {}
 
@@ -205,34 +211,42 @@ class Admission:
         while True:
             # Anew each time: the rules may have changed while it waited.
             held = self._held_for(tenant, caller.tier, exchange.record.endpoint, model)
-            plan = held.plan
             if not held.rules:
                 return
             now_us = self._clock.now_us()
-            month = self._quotas.month() if plan.monthly else ""
-            result = plan.admit(amounts, now_us=now_us, month=month)
+            if now_us >= self._look_us:
+                self._look_at_calendar(now_us)
+            result = held.plan.admit(amounts, now_us=now_us, month=self._month)
             if isinstance(result, Denied):
-                self._tell_standing(exchange, held, now_us, month)
+                self._tell_standing(exchange, held)
                 raise self._refusal(result, tenant, amounts, now_us)
-            charges, shadowed = result
-            admittance = Admittance(result, tenant, self._ledger, self._quotas)
-            exchange.admittance = admittance
-            if not plan.monthly or self._quotas.covers(tenant, charges):
+            shadowed = result.shadowed
+            if held.here:
+                exchange.admittance = result
                 break
-            covered = await self._quotas.cover(tenant, charges)
-            if covered is Covered.NO:
-                raise QuotaUnavailableError("the store of quotas can't be written")
-            if covered is Covered.YES:
+            exchange.admittance = admittance = Admittance(result, tenant, self._quotas)
+            if await self._covers(tenant, result):
+                if held.shared and self._sharing is not None:
+                    taken = await self._take_shared(self._sharing, exchange, held, tenant, amounts)
+                    admittance.share(self._sharing, taken)
+                    shadowed = (*shadowed, *taken.shadowed)
                 break
-            # Other gateways have used the month up meanwhile, or the rules have changed.
             admittance.settle(None)
-        if held.shared and self._sharing is not None:
-            taken = await self._take_shared(self._sharing, exchange, held, tenant, amounts)
-            admittance.share(self._sharing, taken)
-            shadowed = (*shadowed, *taken.shadowed)
         for status in shadowed:
             self._on_refusal(status.rule.name, "shadow")
-        self._tell_standing(exchange, held, now_us, month)
+        self._tell_standing(exchange, held)
+
+    async def _covers(self, tenant: str, admitted: Admitted) -> bool:
+        """Wait until the store has confirmed what a request takes of its months.
+
+        False: other gateways have used a month up meanwhile, or the rules have changed.
+        """
+        if not self._stored or self._quotas.covers(tenant, admitted):
+            return True
+        covered = await self._quotas.cover(tenant, admitted)
+        if covered is Covered.NO:
+            raise QuotaUnavailableError("the store of quotas can't be written")
+        return covered is Covered.YES
 
     async def _take_shared(
         self, sharing: SharedLimits, exchange: Exchange, held: _Held, tenant: str, amounts: Amounts
@@ -245,9 +259,8 @@ class Admission:
         for status in result.statuses:
             held.seen[status.rule.name].used = status.used
         if isinstance(result, Denied):
-            now_us = self._clock.now_us()
-            self._tell_standing(exchange, held, now_us, self._quotas.month())
-            raise self._refusal(result, tenant, amounts, now_us)
+            self._tell_standing(exchange, held)
+            raise self._refusal(result, tenant, amounts, self._clock.now_us())
         return result
 
     def statuses(
@@ -273,17 +286,16 @@ class Admission:
         found = {status.rule: status for status in counted} | seen
         return tuple(found[rule] for rule in rules)
 
-    def month_left_us(self) -> int:
-        """Return how long it is until the month ends, by a look at the calendar once a minute."""
-        return self._month_left_us(self._quotas.month(), self._clock.now_us())
+    def _look_at_calendar(self, now_us: int) -> None:
+        """See which month it is: when it ends, and each second, as the wall clock may be set."""
+        self._month = self._quotas.month()
+        left_us = self._month_left_us()
+        self._month_reset = reset_texts(left_us)
+        self._look_us = now_us + min(left_us, US_PER_S)
 
-    def _month_left_us(self, month: str, now_us: int) -> int:
-        if month != self._end_of or now_us >= self._look_again_us:
-            left_us = us_from_s((self._calendar.end - self._wall()).total_seconds())
-            self._end_of = month
-            self._month_end_us = now_us + left_us
-            self._look_again_us = now_us + 60 * US_PER_S
-        return max(0, self._month_end_us - now_us)
+    def _month_left_us(self) -> int:
+        left_s = (self._calendar.end - self._wall()).total_seconds()
+        return max(0, us_from_s(left_s))
 
     def _held_for(self, tenant: str, tier: str, endpoint: str, model: str) -> _Held:
         key = (tenant, tier, endpoint, model)
@@ -294,7 +306,8 @@ class Admission:
             rules = rules_for(self._rules, tenant=tenant, tier=tier, model=model, endpoint=endpoint)
             shared = () if self._sharing is None else _shared(rules)
             counted = [rule for rule in rules if rule not in shared]
-            held = self._held[key] = _Held(rules, self._ledger.plan(counted, tenant))
+            plan = self._ledger.plan(counted, tenant)
+            held = self._held[key] = _Held(rules, plan, stored=self._stored)
         return held
 
     def _refusal(
@@ -310,7 +323,7 @@ class Admission:
         self._on_refusal(rule.name, "enforce")
         asked = amounts.of(rule.unit)
         if rule.span is Span.MONTH:
-            return LimitedError(status, asked, self.month_left_us())
+            return LimitedError(status, asked, self._month_left_us())
         if status.wait_us is None:
             return LimitedError(status, asked, None)
         # Those that are refused together are told moments as far apart as the limit
@@ -327,13 +340,12 @@ class Admission:
         self._promised_us[key] = promised_us
         return LimitedError(status, asked, promised_us - now_us)
 
-    def _tell_standing(self, exchange: Exchange, held: _Held, now_us: int, month: str) -> None:
+    def _tell_standing(self, exchange: Exchange, held: _Held) -> None:
         """Tell how limits stand whose counters are up to date."""
-        remaining = [max(0, most - counter.used) for most, counter in held.counted]
-        left_us = self._month_left_us(month, now_us) if held.tells_month else 0
+        left = [most - counter.used for most, counter in held.counted]
         cohere = exchange.dialect is Dialect.COHERE
         epoch_s = int(self._wall().timestamp()) if cohere else None
-        held.headers.write(exchange.reply_headers, remaining, left_us, epoch_s=epoch_s)
+        held.headers.write(exchange.reply_headers, left, self._month_reset, epoch_s=epoch_s)
 
 
 def _shared(rules: Sequence[LimitRule]) -> tuple[LimitRule, ...]:

@@ -21,13 +21,13 @@ whenever it raises a mark, and every ten seconds.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import partial
 from typing import NamedTuple
 
-from taketurns.core.limits import Charge, Ledger, LimitRule
+from taketurns.core.limits import Admitted, Ledger, LimitRule
 from taketurns.core.windows import MonthCount
 from taketurns.errors import StoreError
 from taketurns.gateway.marks import Mark, Need, block_of, label, month_rules
@@ -168,40 +168,38 @@ class Quotas:
         self._restore()
         self._wake()
 
-    def covers(self, tenant: str, charges: Sequence[Charge]) -> bool:
-        """Tell whether a request that was just charged may run at once. O(charges).
+    def covers(self, tenant: str, admitted: Admitted) -> bool:
+        """Tell whether a request that was just admitted may run at once. O(limits).
 
         Where a count comes near its mark, that is raised in the background.
 
         Args:
             tenant: Who was charged.
-            charges: What, by every rule.
+            admitted: What.
         """
         if self._store is None:
             return True
         covered = True
-        for charge in charges:
-            counter = charge.counter
-            if isinstance(counter, MonthCount):
-                mark = self._mark(charge.rule, tenant, counter)
-                if mark.kept >= counter.used or charge.rule.shadow:
-                    self._run_ahead(mark)
-                else:
-                    covered = False
-                    mark.waiting += charge.amount
-                    self._run_ahead(mark)
-                    mark.waiting -= charge.amount
+        for rule, counter, amount in _months(admitted):
+            mark = self._mark(rule, tenant, counter)
+            if mark.kept >= counter.used or rule.shadow:
+                self._run_ahead(mark)
+            else:
+                covered = False
+                mark.waiting += amount
+                self._run_ahead(mark)
+                mark.waiting -= amount
         return covered
 
-    async def cover(self, tenant: str, charges: Sequence[Charge]) -> Covered:
+    async def cover(self, tenant: str, admitted: Admitted) -> Covered:
         """Wait until a request that :meth:`covers` didn't let run is covered.
 
         Call it right after ``covers``, with nothing awaited between.
         """
         needs = [
-            Need(self._mark(charge.rule, tenant, charge.counter), charge.amount)
-            for charge in charges
-            if isinstance(charge.counter, MonthCount) and not charge.rule.shadow
+            Need(self._mark(rule, tenant, counter), amount)
+            for rule, counter, amount in _months(admitted)
+            if not rule.shadow
         ]
         try:
             while lacking := [need for need in needs if need.lacks()]:
@@ -218,22 +216,19 @@ class Quotas:
             for need in needs:
                 need.end()
 
-    def settled(self, tenant: str, charges: Sequence[Charge]) -> None:
-        """Look at the counts of a request that was just settled. O(charges)."""
-        if self._store is None:
-            return
-        for charge in charges:
-            if isinstance(charge.counter, MonthCount):
-                known = self._marks.get((charge.rule.name, "" if charge.rule.total else tenant))
-                if known is None or known.counter is not charge.counter:
-                    # Its rule has gone meanwhile: what the store holds of it stays as it is.
-                    continue
-                mark = self._mark(charge.rule, tenant, charge.counter)
-                self._run_ahead(mark)
-                if mark.kept - mark.counter.used > 2 * mark.block and not self._closed:
-                    self._slack[mark.key] = mark
-                    if "trim" not in self._timers:
-                        self._call_in("trim", TRIM_US, self._trim)
+    def settled(self, tenant: str, admitted: Admitted) -> None:
+        """Look at the counts of a request that was just settled. O(limits)."""
+        for rule, counter, _ in _months(admitted):
+            known = self._marks.get((rule.name, "" if rule.total else tenant))
+            if known is None or known.counter is not counter:
+                # Its rule has gone meanwhile: what the store holds of it stays as it is.
+                continue
+            mark = self._mark(rule, tenant, counter)
+            self._run_ahead(mark)
+            if mark.kept - counter.used > 2 * mark.block and not self._closed:
+                self._slack[mark.key] = mark
+                if "trim" not in self._timers:
+                    self._call_in("trim", TRIM_US, self._trim)
 
     async def aclose(self) -> None:
         """Write the exact counts, as far as the store can be written, and close it.
@@ -449,6 +444,13 @@ class Quotas:
         if error is not None:
             LOG.error("month quotas were not written at the end, and may count too much: %s", error)
         return bool(done)
+
+
+def _months(admitted: Admitted) -> Iterator[tuple[LimitRule, MonthCount, int]]:
+    """Yield what was charged of months: the rule, its counter, and how much."""
+    for rule, counter, _, place, _ in admitted.lines:
+        if isinstance(counter, MonthCount):
+            yield rule, counter, admitted.amounts[place]
 
 
 def _load(store: QuotaStore, month: str) -> dict[QuotaKey, int]:

@@ -54,8 +54,9 @@ def test_requests_pass_up_to_the_limit_and_not_beyond(ledger):
 
 
 def test_a_request_without_rules_passes(ledger):
-    assert admit(ledger) == Admitted((), ())
-    ledger.settle((), ONE)
+    admitted = admit(ledger)
+    assert (admitted.charges, admitted.shadowed) == ((), ())
+    admitted.settle(ONE)
 
 
 def test_a_refusal_says_what_is_used_and_when_to_come_back(ledger):
@@ -105,8 +106,7 @@ def test_a_limit_of_nothing_lets_nothing_pass(ledger, rule):
 
 def test_what_takes_nothing_of_a_limit_isnt_refused_for_it(ledger):
     rule = sliding(5, unit=Unit.OUTPUT_TOKENS)
-    (charge,) = admit(ledger, rule, amounts=Amounts(1, 0, 5)).charges
-    ledger.settle([charge], Amounts(1, 0, 8))
+    admit(ledger, rule, amounts=Amounts(1, 0, 5)).settle(Amounts(1, 0, 8))
     assert isinstance(admit(ledger, rule, amounts=Amounts(1, 0, 1)), Denied)
     assert isinstance(admit(ledger, rule, amounts=Amounts(7, 100, 0)), Admitted)
     (status,) = ledger.status([rule], "acme", Amounts(7, 100, 0), now_us=0, month=MONTH)
@@ -148,7 +148,7 @@ def test_a_charge_is_settled_to_what_was_used(ledger, output):
     ]
     admitted = admit(ledger, *rules, amounts=Amounts(4, 2, 5))
     assert used(ledger, *rules) == [7, 7, 4]
-    ledger.settle(admitted.charges, Amounts(3, 2, output))
+    admitted.settle(Amounts(3, 2, output))
     assert used(ledger, *rules) == [2 + output, 2 + output, 3]
 
 
@@ -156,7 +156,7 @@ def test_what_was_not_executed_takes_nothing(ledger):
     rules = [sliding(1), monthly(1), parallel(1)]
     for _ in range(3):
         admitted = admit(ledger, *rules)
-        ledger.settle(admitted.charges, None)
+        admitted.settle(None)
         assert used(ledger, *rules) == [0, 0, 0]
 
 
@@ -164,7 +164,7 @@ def test_a_settlement_counts_when_the_request_was_admitted(ledger):
     rule = sliding(10, unit=Unit.TOKENS)
     first = admit(ledger, rule, amounts=Amounts(1, 4), now_us=0)
     admit(ledger, rule, amounts=Amounts(1, 1), now_us=300)
-    ledger.settle(first.charges, Amounts(1, 7))
+    first.settle(Amounts(1, 7))
     assert used(ledger, rule, now_us=599) == [8]
     assert used(ledger, rule, now_us=600) == [1]
 
@@ -174,15 +174,15 @@ def test_a_settlement_of_what_is_out_of_the_window_is_without_effect(ledger):
     first = admit(ledger, rule, amounts=Amounts(1, 4), now_us=0)
     second = admit(ledger, rule, amounts=Amounts(1, 4), now_us=0)
     admit(ledger, rule, amounts=Amounts(1, 1), now_us=600)
-    ledger.settle(first.charges, Amounts(1, 9))
-    ledger.settle(second.charges, None)
+    first.settle(Amounts(1, 9))
+    second.settle(None)
     assert used(ledger, rule, now_us=600) == [1]
 
 
 def test_more_than_was_reserved_counts_against_what_follows(ledger):
     rule = sliding(5, unit=Unit.TOKENS)
     first = admit(ledger, rule, amounts=Amounts(1, 5), now_us=0)
-    ledger.settle(first.charges, Amounts(1, 8))
+    first.settle(Amounts(1, 8))
     assert admit(ledger, rule, amounts=Amounts(1, 1), now_us=1) == Denied(((rule, 8, 599),), ())
     assert isinstance(admit(ledger, rule, amounts=Amounts(1, 5), now_us=600), Admitted)
 
@@ -191,7 +191,7 @@ def test_a_place_is_given_back_when_the_request_ends_whatever_it_used(ledger):
     rule = parallel(2)
     first, _ = admit(ledger, rule), admit(ledger, rule)
     assert admit(ledger, rule) == Denied(((rule, 2, None),), ())
-    ledger.settle(first.charges, ONE)
+    first.settle(ONE)
     assert used(ledger, rule) == [1]
     assert isinstance(admit(ledger, rule), Admitted)
     assert isinstance(admit(ledger, rule), Denied)
@@ -208,7 +208,7 @@ def test_a_month_begins_anew_and_closes_the_one_before(ledger):
     late, _ = admit(ledger, rule), admit(ledger, rule)
     assert admit(ledger, rule) == Denied(((rule, 2, None),), ())
     assert isinstance(admit(ledger, rule, month="2026-12"), Admitted)
-    ledger.settle(late.charges, None)
+    late.settle(None)
     assert used(ledger, rule, month="2026-12") == [1]
     # A calendar that goes back doesn't open it again.
     assert used(ledger, rule) == [1]
@@ -298,5 +298,5 @@ def test_counts_are_forgotten_with_the_rule_that_they_were_of(ledger, other):
     admitted = admit(ledger, rule, kept)
     ledger.keep([other, kept])
     assert used(ledger, other, kept) == [0, 1]
-    ledger.settle(admitted.charges, Amounts(1, 5))
+    admitted.settle(Amounts(1, 5))
     assert used(ledger, other, kept) == [0, 0]

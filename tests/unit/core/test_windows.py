@@ -16,7 +16,7 @@ def window():
 
 def charge(window, now_us, amount=1):
     window.advance(now_us)
-    return window.charge(amount)
+    return window.charge(now_us, amount)
 
 
 def used_at(window, now_us):
@@ -144,24 +144,24 @@ def test_the_wait_passes_over_parts_of_which_all_was_given_back(window):
 @pytest.mark.parametrize(("before", "after"), [("2026-09", "2026-10"), ("2026-12", "2027-01")])
 def test_a_month_begins_anew(before, after):
     count = MonthCount()
-    count.advance(before)
-    count.charge(5)
-    count.advance(after)
+    count.enter(before)
+    count.charge(0, 5)
+    count.enter(after)
     assert (count.month, count.used) == (after, 0)
 
 
 def test_a_month_goes_on_while_it_lasts_and_where_the_calendar_goes_back():
     count = MonthCount()
     for month in ("2026-10", "2026-10", "2026-09"):
-        count.advance(month)
-        count.charge(2)
+        count.enter(month)
+        count.charge(0, 2)
     assert (count.month, count.used) == ("2026-10", 6)
 
 
 def test_a_month_is_corrected_while_it_lasts():
     count = MonthCount()
-    count.advance("2026-10")
-    part = count.charge(5)
+    count.enter("2026-10")
+    part = count.charge(0, 5)
     count.correct(part, -2)
     assert count.used == 3
     count.correct(part, 4)
@@ -170,10 +170,10 @@ def test_a_month_is_corrected_while_it_lasts():
 
 def test_a_correction_of_a_month_that_is_over_is_without_effect():
     count = MonthCount()
-    count.advance("2026-10")
-    part = count.charge(5)
-    count.advance("2026-11")
-    count.charge(1)
+    count.enter("2026-10")
+    part = count.charge(0, 5)
+    count.enter("2026-11")
+    count.charge(0, 1)
     count.correct(part, -5)
     assert count.used == 1
 
@@ -181,8 +181,8 @@ def test_a_correction_of_a_month_that_is_over_is_without_effect():
 def test_a_count_that_was_kept_goes_on():
     count = MonthCount()
     count.restore("2026-10", 7)
-    count.advance("2026-10")
-    part = count.charge(1)
+    count.enter("2026-10")
+    part = count.charge(0, 1)
     assert count.used == 8
     count.restore("2026-10", 20)
     count.correct(part, -1)
@@ -194,7 +194,7 @@ def test_a_count_that_was_kept_goes_on():
 
 def test_what_is_under_way_counts_until_it_is_given_back():
     count = ParallelCount()
-    first, second = count.charge(1), count.charge(2)
+    first, second = count.charge(0, 1), count.charge(0, 2)
     count.correct(first, -1)
     assert count.used == 2
     count.correct(second, -2)

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from taketurns.core.limit_rules import Amounts, LimitRule, rules_for
-from taketurns.core.limits import Charge, Denied, Ledger, Plan
+from taketurns.core.limits import Admitted, Denied, Ledger, Plan
 from taketurns.core.model import Ticket
 from taketurns.core.scheduler import Scheduler
 from taketurns.core.throttle import judge
@@ -49,7 +49,7 @@ class Gate:
         self._enforced = enforced
         self._ledger = Ledger()
         self._plans: dict[tuple[str, str], Plan] = {}
-        self._charges: dict[str, tuple[Charge, ...]] = {}
+        self._admitted: dict[str, Admitted] = {}
 
     def lets_in(self, request: Request, ticket: Ticket) -> bool:
         """Charge a request to its limits and look when it would start; say who refuses it."""
@@ -60,7 +60,7 @@ class Gate:
             if isinstance(result, Denied):
                 request.refused_by = result.statuses[0].rule.name
                 return False
-            self._charges[request.id] = result.charges
+            self._admitted[request.id] = result
         request.target_us = target_us = self._rules.targets_us.get(request.tier)
         if target_us is None:
             return True
@@ -74,9 +74,10 @@ class Gate:
 
     def ended(self, request: Request, *, executed: bool) -> None:
         """Settle a request's limits: it has finished, or was never begun."""
-        charges = self._charges.pop(request.id, ())
-        used = Amounts(1, request.input_tokens, request.output_tokens)
-        self._ledger.settle(charges, used if executed else None)
+        admitted = self._admitted.pop(request.id, None)
+        if admitted is not None:
+            used = Amounts(1, request.input_tokens, request.output_tokens)
+            admitted.settle(used if executed else None)
 
     def _plan(self, request: Request) -> Plan:
         key = (request.tenant, request.tier)
