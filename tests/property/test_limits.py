@@ -181,7 +181,10 @@ def counts(ledger):
         if isinstance(thing, list | tuple):
             return [seen(item) for item in thing]
         if hasattr(type(thing), "__slots__") and not isinstance(thing, str | int):
-            return {name: seen(getattr(thing, name)) for name in type(thing).__slots__}
+            names = [
+                name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())
+            ]
+            return {name: seen(getattr(thing, name)) for name in names}
         return thing
 
     return {key: seen(counter) for key, counter in ledger._counters.items()}

@@ -29,7 +29,8 @@ class Own:
         weight: As it's counted with.
         offered: Cost of what it has sent, refused tickets included; it fades.
         as_of_us: The moment for which ``offered`` stands.
-        soon: Cost of what it has queued and of what it's expected to send in a horizon.
+        soon: Cost of what it has queued and of what it's expected to send in a horizon,
+            when that was counted last.
     """
 
     __slots__ = ("as_of_us", "by_priority", "cost", "offered", "soon", "weight")
@@ -58,14 +59,14 @@ class Demand:
 
     Attributes:
         backlogs: What they have queued.
-        soon: That, and what they are expected to send within the horizon.
+        soon: That, and what they are expected to send within the horizon; see :meth:`recount`.
         own: The tenants by name; those who have nothing and send nothing are forgotten.
         offered: Cost of what all of them sent, refused tickets included; who
             keeps the time lets it fade.
         horizon_us: How long tickets may wait: a mean of their targets.
     """
 
-    __slots__ = ("backlogs", "horizon_us", "offered", "own", "soon")
+    __slots__ = ("_stale", "backlogs", "horizon_us", "offered", "own", "soon")
 
     def __init__(self, unit: int) -> None:
         self.backlogs = Backlogs(unit)
@@ -73,6 +74,8 @@ class Demand:
         self.own: OrderedDict[str, Own] = OrderedDict()
         self.offered = 0
         self.horizon_us = HORIZON_US
+        # Those who have sent something since their `soon` was counted.
+        self._stale: set[Own] = set()
 
     def offer(self, tenant: str, weight: int, cost: int, now_us: int) -> Own:
         """Count what a tenant sends, whether or not it's queued then, and return its record.
@@ -85,15 +88,29 @@ class Demand:
         if own is None:
             own = records[tenant] = Own(weight, now_us)
         self.offered += cost
-        self._refresh(own, now_us, cost)
-        if len(records) == 1:
-            return own
-        name, other = records.popitem(last=False)
-        if now_us - other.as_of_us > self.horizon_us >> 4:
-            self._refresh(other, now_us, 0)
-        if other.soon or other is own:
-            records[name] = other
+        if now_us - own.as_of_us > self.horizon_us // (STEPS // 2):
+            self._fade(own, now_us)
+        own.offered += cost
+        stale = self._stale
+        stale.add(own)
+        if len(records) > 1:
+            name, other = records.popitem(last=False)
+            if other is not own and now_us - other.as_of_us > self.horizon_us >> 4:
+                self._fade(other, now_us)
+                self._recount(other)
+                stale.discard(other)
+            if other.soon or other in stale:
+                records[name] = other
         return own
+
+    def recount(self) -> None:
+        """Count in :attr:`soon` what was sent meanwhile. O(1), amortised over what is offered.
+
+        Nobody asks while everything starts at once: what nobody asks needn't be counted.
+        """
+        for own in self._stale:
+            self._recount(own)
+        self._stale.clear()
 
     def queue(self, own: Own, priority: int, cost: int) -> None:
         """Count a ticket in, or out where its cost is given as negative."""
@@ -124,20 +141,19 @@ class Demand:
         horizon_us = self.horizon_us + (target_us - self.horizon_us) // 64
         self.horizon_us = horizon_us if horizon_us > 0 else 1
 
-    def _refresh(self, own: Own, now_us: int, cost: int) -> None:
-        us = now_us - own.as_of_us
-        half_us = 2 * self.horizon_us
-        if us > half_us // STEPS:
-            own.as_of_us = now_us
-            halvings, rest_us = divmod(us, half_us)
-            offered = own.offered >> halvings
-            # 2 ** -r is about 1 - r * (0.693 - 0.193 * r): exact to 1 % from r = 0 to 1,
-            # and right in slope at 0, since most steps are small.
-            fade = rest_us * (693 * half_us - 193 * rest_us)
-            own.offered = offered - offered * fade // (1_000 * half_us * half_us)
-        own.offered += cost
+    def _recount(self, own: Own) -> None:
         # What fades with a half-life of h adds up to a rate of ln(2) / h of it; 0.347 of it
         # is what is sent in half of h.
         soon = own.cost + own.offered * 89 // 256
         self.soon.change(own.soon, soon, own.weight)
         own.soon = soon
+
+    def _fade(self, own: Own, now_us: int) -> None:
+        half_us = 2 * self.horizon_us
+        halvings, rest_us = divmod(now_us - own.as_of_us, half_us)
+        own.as_of_us = now_us
+        offered = own.offered >> halvings
+        # 2 ** -r is about 1 - r * (0.693 - 0.193 * r): exact to 1 % from r = 0 to 1,
+        # and right in slope at 0, since most steps are small.
+        fade = rest_us * (693 * half_us - 193 * rest_us)
+        own.offered = offered - offered * fade // (1_000 * half_us * half_us)

@@ -74,11 +74,15 @@ class Forecast:
         self._backlogged = False
         self._busy = Pace(GRANTS_MAX)
         self._any = Pace(GRANTS_MAX)
-        self._offered_us = 0
+        # Since when what the demands' `offered` say was offered, and when half of it is forgotten.
+        self._since_us = 0
+        self._fade_us = INFLOW_US
         # The ticket predicted last, and what goes before it of the same tenant: they
         # are counted as offered, and may be queued next.
-        self._predicted: tuple[str, _Tracked | None] = ("", None)
-        self._announced: tuple[str, int] = ("", 0)
+        self._predicted = ""
+        self._predicted_tracked: _Tracked | None = None
+        self._announced = ""
+        self._announced_left = 0
         self._tracked: dict[str, _Tracked] = {}
         self._fresh: _Fresh | None = None
 
@@ -86,16 +90,14 @@ class Forecast:
 
     def queued(self, rank: int, flow: Flow, ticket: Ticket) -> None:
         """A ticket was queued."""
-        self._count_fresh()
+        if self._fresh is not None:
+            self._count_fresh()
         demand = self._tiers[rank].demand
-        cost, tenant = ticket.cost, flow.tenant
-        predicted, tracked = self._predicted
-        offered = 0
-        if predicted != ticket.id:
-            tracked = None
-            announced, left = self._announced
-            if announced == tenant and left >= cost:
-                self._announced = (tenant, left - cost)
+        tenant, tracked, offered = flow.tenant, self._predicted_tracked, 0
+        if self._predicted != ticket.id:
+            cost, tracked = ticket.cost, None
+            if self._announced == tenant and self._announced_left >= cost:
+                self._announced_left -= cost
             else:
                 offered = cost
         own = demand.own.get(tenant)
@@ -159,26 +161,34 @@ class Forecast:
         us = now_us - self._now_us
         if us <= 0:
             return
+        if now_us >= self._fade_us:
+            self._fade(now_us)
         self._now_us = now_us
-        self._any.slot_us += us * self._held
-        if self._backlogged:
-            self._busy.slot_us += us * self._held
-        self._offered_us += min(us, INFLOW_US)
-        if self._offered_us >= INFLOW_US:
-            self._offered_us >>= 1
-            for tier in self._tiers:
-                tier.demand.offered >>= 1
+        if self._held:
+            self._any.slot_us += us * self._held
+            if self._backlogged:
+                self._busy.slot_us += us * self._held
+
+    def _fade(self, now_us: int) -> None:
+        """Forget half of what was offered; a long time in which nothing happened counts once."""
+        last_us = self._now_us
+        offered_us = last_us - self._since_us + min(now_us - last_us, INFLOW_US)
+        self._since_us = now_us - (offered_us >> 1)
+        self._fade_us = self._since_us + INFLOW_US
+        for tier in self._tiers:
+            tier.demand.offered >>= 1
 
     def advanced(self, decisions: Sequence[Expired | Granted], queued: int) -> None:
         """All that could start has started by these decisions; so many tickets wait still."""
-        self._count_fresh()
+        if self._fresh is not None:
+            self._count_fresh()
         slots = self._slots
         if self._backlogged:
             for one in decisions:
                 if isinstance(one, Granted):
                     self._busy.served(0, 0, 1)
-        self._held = slots.total - slots.free if slots.available else slots.total
-        self._backlogged = queued > 0 and slots.full and self._held > 0
+        self._held = held = slots.held
+        self._backlogged = queued > 0 and held > 0 and slots.full
 
     def _count_fresh(self) -> None:
         """Count the ticket in that was queued last, since it didn't start at once."""
@@ -203,25 +213,31 @@ class Forecast:
         ahead: int,
     ) -> Prediction:
         """Predict the wait of a ticket that may be queued next; see :meth:`Scheduler.predict`."""
-        self._count_fresh()
-        demand = self._tiers[state.rank].demand
+        if self._fresh is not None:
+            self._count_fresh()
+        tier = self._tiers[state.rank]
+        demand = tier.demand
         own = demand.offer(tenant.name, tenant.weight, ticket.cost + ahead, now_us)
-        pace = self._pace()
-        correction = self._correction(state.rank, pace)
-        tracked = None
         if target_us is None and ticket.deadline_us is not None:
             target_us = ticket.deadline_us - now_us
         if target_us is not None:
             demand.aim(target_us)
-            tracked = _new(_Tracked, (now_us + target_us, state.rank, correction))
-        self._predicted = (ticket.id, tracked)
-        self._announced = (tenant.name, ahead)
+        self._predicted, self._predicted_tracked = ticket.id, None
+        self._announced, self._announced_left = tenant.name, ahead
+        if not ahead and self._free(state, flow):
+            # It will be in time, and that is all that there is to learn of it.
+            if target_us is not None and tier.calm.factor > Correction.LEAST:
+                tier.calm.learn(late=False)
+            return AT_ONCE
+        pace = self._pace()
+        correction = self._correction(state.rank, pace)
         factor = correction.factor
         prediction = self._foreseen(state, flow, tenant, own, ticket.priority, ahead, pace, factor)
         wait_us = prediction.wait_us
-        if wait_us and target_us is not None and wait_us * factor > target_us * ONE:
-            # Whoever queues it all the same, in a trial without refusals, teaches nothing by it.
-            self._predicted = (ticket.id, None)
+        # Whoever queues it though it's late, in a trial without refusals, teaches nothing by it.
+        if target_us is not None and (not wait_us or wait_us * factor <= target_us * ONE):
+            tracked = _new(_Tracked, (now_us + target_us, state.rank, correction))
+            self._predicted_tracked = tracked
         return prediction
 
     def foresee(
@@ -229,6 +245,8 @@ class Forecast:
     ) -> Prediction:
         """Predict as :meth:`predict` does, and count nothing."""
         self._count_fresh()
+        if not ahead and self._free(state, flow):
+            return AT_ONCE
         own = self._tiers[state.rank].demand.own.get(tenant.name) or Own(tenant.weight, 0)
         pace = self._pace()
         factor = self._correction(state.rank, pace).factor
@@ -245,19 +263,25 @@ class Forecast:
         pace: Pace | None,
         factor: int,
     ) -> Prediction:
-        slots = self._slots
-        capped = flow is not None and flow.capped
-        holds = flow is not None and flow.in_flight > 0
-        free = not slots.full or (bool(slots.available) and not holds)
-        if free and not ahead and not capped and state.may_start(slots.total):
-            return AT_ONCE
         if pace is None:
             return UNKNOWN
         before = ahead + own.before(priority)
         prediction = self._reckon(state, flow, own, before, pace, factor)
+        capped = flow is not None and flow.capped
         if tenant.cap is not None and (capped or before):
             prediction = within_cap(prediction, tenant.cap, pace)
         return prediction
+
+    def _free(self, state: TierState, flow: Flow | None) -> bool:
+        """Tell whether a flow's ticket would start as soon as it's queued."""
+        slots = self._slots
+        if not slots.available or not state.may_start(slots.total):
+            return False
+        if flow is None:
+            return True
+        if slots.full and flow.in_flight:
+            return False
+        return flow.cap is None or flow.in_flight < flow.cap
 
     def _reckon(
         self,
@@ -276,6 +300,7 @@ class Forecast:
             rate = self._rate(state.rank, pace)
             alone_us = before * RATE_ONE // rate
             return Prediction(alone_us, 0, alone_us, 0, before, 0, 0, rate, factor)
+        demand.recount()
         level = level_before(state.ring, flow, own.weight, before)
         others = demand.backlogs.served(level, own.cost, own.weight)
         soon = demand.soon.served(level, own.soon, own.weight)
@@ -306,7 +331,8 @@ class Forecast:
     def _rate(self, rank: int, pace: Pace) -> int:
         """Return the pool's rate for a tier."""
         tiers = self._tiers
-        return rate_of(tiers[rank], tiers[:rank], self._slots.total, pace, self._offered_us)
+        offered_us = self._now_us - self._since_us
+        return rate_of(tiers[rank], tiers[:rank], self._slots.total, pace, offered_us)
 
     def _correction(self, rank: int, pace: Pace | None) -> Correction:
         """Return the correction in force."""
@@ -314,7 +340,8 @@ class Forecast:
         if pace is None:
             return tier.calm
         served = self._slots.total * pace.cost
-        return regime(tier, self._tiers[: rank + 1], served, pace.slot_us, self._offered_us)
+        offered_us = self._now_us - self._since_us
+        return regime(tier, self._tiers[: rank + 1], served, pace.slot_us, offered_us)
 
     def _learn(self, tracked: _Tracked, *, late: bool) -> None:
         """Let a correction learn from a ticket, unless the regime has changed since.

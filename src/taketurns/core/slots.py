@@ -42,9 +42,10 @@ class Slots:
         total: Slots of all engines.
         available: Engines with a free slot, by name.
         kept: Slots that are kept for tenants that hold none.
+        held: Slots on which something runs.
     """
 
-    __slots__ = ("_engines", "_numbers", "available", "kept", "total")
+    __slots__ = ("_engines", "_numbers", "available", "held", "kept", "total")
 
     def __init__(self) -> None:
         self._engines: dict[str, EngineSlots] = {}
@@ -52,11 +53,12 @@ class Slots:
         self._numbers = 0
         self.total = 0
         self.kept = 0
+        self.held = 0
 
     @property
     def free(self) -> int:
         """Slots on which nothing runs."""
-        return sum([engine.slots - engine.in_flight for engine in self.available.values()])
+        return self.total - self.held
 
     @property
     def full(self) -> bool:
@@ -80,16 +82,14 @@ class Slots:
         if engine is None:
             self._numbers += 1
             self._engines[name] = engine = EngineSlots(name, 0, self._numbers)
-        self.total += slots - engine.slots
-        engine.slots = slots
+        self._resize(engine, slots)
         self._list(engine)
 
     def remove_engine(self, name: str) -> None:
         """Start nothing more on an engine and forget it; what runs there goes on."""
         engine = self._engines.pop(name, None)
         if engine is not None:
-            self.total -= engine.slots
-            engine.slots = 0
+            self._resize(engine, 0)
             self.available.pop(name, None)
 
     def take(self, affinity: int = 0) -> EngineSlots:
@@ -116,6 +116,7 @@ class Slots:
                 available.values(),
                 key=lambda engine: (engine.in_flight / engine.slots, engine.order),
             )
+        self.held += 1
         engine.in_flight += 1
         if engine.in_flight >= engine.slots:
             del available[engine.name]
@@ -125,6 +126,7 @@ class Slots:
         """Count one grant less on an engine."""
         engine.in_flight -= 1
         if engine.in_flight < engine.slots:
+            self.held -= 1
             self.available[engine.name] = engine
 
     def _preferred(self, affinity: int) -> EngineSlots:
@@ -136,6 +138,12 @@ class Slots:
             if engine.in_flight * self.total * 100 < OVERLOAD_PERCENT * running * engine.slots
         ]
         return max(fit, key=lambda engine: (_mixed(engine.key ^ affinity), -engine.order))
+
+    def _resize(self, engine: EngineSlots, slots: int) -> None:
+        in_flight = engine.in_flight
+        self.held += min(in_flight, slots) - min(in_flight, engine.slots)
+        self.total += slots - engine.slots
+        engine.slots = slots
 
     def _list(self, engine: EngineSlots) -> None:
         if engine.in_flight < engine.slots:

@@ -211,6 +211,30 @@ def test_a_look_predicts_the_same_and_counts_nothing(pool):
         assert demand.offered > before[0]
 
 
+def test_a_look_at_a_free_slot_predicts_the_same(pool):
+    ticket = pool.ticket("a")
+    assert pool.scheduler.predict(ticket, pool.now_us, counts=False) == pool.predict("a")
+
+
+def test_a_kept_slot_is_for_who_holds_none():
+    pool = Pool(slots=4, headroom_percent=25)
+    pool.warm()
+    pool.queue("a", times=4)
+    assert pool.scheduler.snapshot().slots_free == 1
+    assert pool.predict("a").wait_us > 0
+    assert pool.predict("b").wait_us == 0
+
+
+def test_what_is_sent_while_everything_starts_at_once_is_expected_again(pool):
+    for _ in range(20):
+        pool.queue("b", cost=10)
+        pool.run(100_000)
+    pool.queue("a", times=5)
+    others = pool.predict("a", target_us=9 * SECOND).others
+    # 200 in two seconds, of which some goes before in the 400 ms of the wait.
+    assert 0 < others <= 200
+
+
 def test_without_slots_nothing_is_predicted(pool):
     pool.resize(0)
     assert pool.predict().wait_us is None
@@ -360,6 +384,24 @@ def test_tickets_in_time_lower_the_correction_and_late_ones_raise_it(pool):
     pool.scheduler.submit(pool.ticket("b", cost=4_000))
     pool.run(6 * SECOND)
     assert calm.factor > ONE
+
+
+def test_the_last_ticket_of_a_request_teaches_though_it_starts_at_once(pool):
+    calm, _ = corrections(pool)
+    calm.factor = ONE
+    ticket = pool.ticket("a")
+    assert pool.scheduler.predict(ticket, pool.now_us, target_us=SECOND, ahead=100).wait_us > 0
+    assert calm.factor == ONE
+    pool.scheduler.submit(ticket)
+    pool.advance()
+    assert calm.factor < ONE
+
+
+def test_a_ticket_without_a_target_teaches_nothing(pool):
+    calm, _ = corrections(pool)
+    calm.factor = ONE
+    admitted(pool, None)
+    assert calm.factor == ONE
 
 
 def test_a_ticket_that_expires_was_late(pool):

@@ -214,6 +214,29 @@ def test_a_month_begins_anew_and_closes_the_one_before(ledger):
     assert used(ledger, rule) == [1]
 
 
+def test_a_plan_that_is_kept_goes_by_the_month_it_is_told(ledger):
+    rules = [monthly(2), sliding(9)]
+    plan = ledger.plan(rules, "acme")
+
+    def ask(month):
+        return type(plan.admit(ONE, now_us=0, month=month))
+
+    assert [ask(MONTH) for _ in range(3)] == [Admitted, Admitted, Denied]
+    assert [ask("2026-12") for _ in range(3)] == [Admitted, Admitted, Denied]
+    assert ask(MONTH) is Denied
+    assert used(ledger, *rules) == [2, 4]
+
+
+def test_a_request_is_settled_once(ledger):
+    rules = [sliding(9), monthly(9), parallel(9)]
+    first, second = admit(ledger, *rules), admit(ledger, *rules)
+    for _ in range(2):
+        first.settle(None)
+        assert used(ledger, *rules) == [1, 1, 1]
+        assert first.charges == ()
+    assert [charge.amount for charge in second.charges] == [1, 1, 1]
+
+
 def test_months_outlive_the_process(ledger):
     own, shared = monthly(5, "own"), monthly(9, "shared", total=True)
     for tenant in ("a", "b", "a"):

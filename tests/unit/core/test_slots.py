@@ -4,6 +4,8 @@
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taketurns.core.slots import OVERLOAD_PERCENT, Slots
 
@@ -171,3 +173,25 @@ def test_an_affinity_takes_what_slot_there_is():
     slots = pool_of("a", "b", size=1)
     assert {slots.take(5).name, slots.take(5).name} == {"a", "b"}
     assert not slots.available
+
+
+@given(
+    events=st.lists(
+        st.tuples(st.sampled_from(["take", "release", "resize", "remove"]), st.integers(0, 5)),
+        max_size=40,
+    )
+)
+def test_free_slots_are_those_of_engines_that_have_some(events):
+    slots, running = Slots(), []
+    for what, number in events:
+        if what == "take" and slots.available:
+            running.append(slots.take())
+        elif what == "release" and running:
+            slots.release(running.pop(number % len(running)))
+        elif what == "resize":
+            slots.set_engine(f"engine-{number % 2}", number)
+        elif what == "remove":
+            slots.remove_engine(f"engine-{number % 2}")
+        assert slots.free == sum(
+            engine.slots - engine.in_flight for engine in slots.available.values()
+        )
