@@ -9,13 +9,12 @@ Every event and every prediction is O(1) in tenants and tickets.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from taketurns.core.decision import Expired, Granted
 from taketurns.core.demand import Demand, Own
 from taketurns.core.flow import Flow
 from taketurns.core.model import Tenant, Ticket
-from taketurns.core.regime import Correction, TierForecast, rate_of, regime
+from taketurns.core.regime import Correction, TierForecast, Tracked, rate_of, regime
 from taketurns.core.slots import Slots
 from taketurns.core.throttle import (
     AT_ONCE,
@@ -46,15 +45,7 @@ _new = tuple.__new__
 """Makes a named tuple in half the time that calling its class takes."""
 
 
-class _Tracked(NamedTuple):
-    """A ticket that was admitted: when it would be late, and which correction admitted it."""
-
-    late_us: int
-    rank: int
-    correction: Correction
-
-
-_Fresh = tuple[Ticket, Demand, Own, _Tracked | None]
+_Fresh = tuple[Ticket, Demand, Own, Tracked | None]
 """A ticket that was queued just now: most start at once, and needn't be counted in and out."""
 
 
@@ -80,10 +71,10 @@ class Forecast:
         # The ticket predicted last, and what goes before it of the same tenant: they
         # are counted as offered, and may be queued next.
         self._predicted = ""
-        self._predicted_tracked: _Tracked | None = None
+        self._predicted_tracked: Tracked | None = None
         self._announced = ""
         self._announced_left = 0
-        self._tracked: dict[str, _Tracked] = {}
+        self._tracked: dict[str, Tracked] = {}
         self._fresh: _Fresh | None = None
 
     # Events
@@ -171,8 +162,7 @@ class Forecast:
 
     def _fade(self, now_us: int) -> None:
         """Forget half of what was offered; a long time in which nothing happened counts once."""
-        last_us = self._now_us
-        offered_us = last_us - self._since_us + min(now_us - last_us, INFLOW_US)
+        offered_us = self._now_us - self._since_us + min(now_us - self._now_us, INFLOW_US)
         self._since_us = now_us - (offered_us >> 1)
         self._fade_us = self._since_us + INFLOW_US
         for tier in self._tiers:
@@ -224,7 +214,7 @@ class Forecast:
             demand.aim(target_us)
         self._predicted, self._predicted_tracked = ticket.id, None
         self._announced, self._announced_left = tenant.name, ahead
-        if not ahead and self._free(state, flow):
+        if not ahead and state.starts_at_once(flow, self._slots):
             # It will be in time, and that is all that there is to learn of it.
             if target_us is not None and tier.calm.factor > Correction.LEAST:
                 tier.calm.learn(late=False)
@@ -236,8 +226,7 @@ class Forecast:
         wait_us = prediction.wait_us
         # Whoever queues it though it's late, in a trial without refusals, teaches nothing by it.
         if target_us is not None and (not wait_us or wait_us * factor <= target_us * ONE):
-            tracked = _new(_Tracked, (now_us + target_us, state.rank, correction))
-            self._predicted_tracked = tracked
+            self._predicted_tracked = _new(Tracked, (now_us + target_us, state.rank, correction))
         return prediction
 
     def foresee(
@@ -245,7 +234,7 @@ class Forecast:
     ) -> Prediction:
         """Predict as :meth:`predict` does, and count nothing."""
         self._count_fresh()
-        if not ahead and self._free(state, flow):
+        if not ahead and state.starts_at_once(flow, self._slots):
             return AT_ONCE
         own = self._tiers[state.rank].demand.own.get(tenant.name) or Own(tenant.weight, 0)
         pace = self._pace()
@@ -271,17 +260,6 @@ class Forecast:
         if tenant.cap is not None and (capped or before):
             prediction = within_cap(prediction, tenant.cap, pace)
         return prediction
-
-    def _free(self, state: TierState, flow: Flow | None) -> bool:
-        """Tell whether a flow's ticket would start as soon as it's queued."""
-        slots = self._slots
-        if not slots.available or not state.may_start(slots.total):
-            return False
-        if flow is None:
-            return True
-        if slots.full and flow.in_flight:
-            return False
-        return flow.cap is None or flow.in_flight < flow.cap
 
     def _reckon(
         self,
@@ -343,7 +321,7 @@ class Forecast:
         offered_us = self._now_us - self._since_us
         return regime(tier, self._tiers[: rank + 1], served, pace.slot_us, offered_us)
 
-    def _learn(self, tracked: _Tracked, *, late: bool) -> None:
+    def _learn(self, tracked: Tracked, *, late: bool) -> None:
         """Let a correction learn from a ticket, unless the regime has changed since.
 
         Who was admitted in calm and came under an overload says nothing of either.

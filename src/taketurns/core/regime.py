@@ -2,6 +2,7 @@
 """What is foreseen of one tier: the pool's rate for it, and the correction that is in force."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from taketurns.core.demand import Demand
 from taketurns.core.throttle import ONE, RATE_ONE, Pace
@@ -51,6 +52,14 @@ class Correction:
         step = self._up if late else -self._down
         factor = self.factor + self.factor * step // 65_536
         self.factor = min(max(factor, self.LEAST), self.MOST)
+
+
+class Tracked(NamedTuple):
+    """A ticket that was admitted: when it would be late, and which correction admitted it."""
+
+    late_us: int
+    rank: int
+    correction: Correction
 
 
 class TierForecast:

@@ -18,6 +18,7 @@ from collections.abc import Collection, Sequence
 from taketurns.core.flow import OUT, Flow
 from taketurns.core.model import Tier
 from taketurns.core.ring import Ring
+from taketurns.core.slots import Slots
 
 
 class TierState:
@@ -47,6 +48,14 @@ class TierState:
         """Tell whether it holds less than its share of the pool's slots."""
         share = self.tier.slot_share_percent
         return share == 100 or self.slots_held < max(1, share * slots // 100)
+
+    def starts_at_once(self, flow: Flow | None, slots: Slots) -> bool:
+        """Tell whether a ticket would start as soon as it's queued; None: a tenant's first."""
+        if not slots.available or not self.may_start(slots.total):
+            return False
+        if flow is None:
+            return True
+        return not flow.capped and not (flow.in_flight and slots.full)
 
     def place(self, flow: Flow) -> None:
         """Let a flow stand in the ring if it has tickets and is below its cap, else not."""
