@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators limit: rules, which of them hold for a request, and what it takes of each."""
+"""What operators limit: rules, which of them hold for a request, what it takes, how they stand."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -115,6 +115,33 @@ class LimitRule:
         """Tell whether it speaks of such a request."""
         asked = (tenant, tier, model, endpoint)
         return all(not mine or mine == its for mine, its in zip(self.selector, asked, strict=True))
+
+
+class Status(NamedTuple):
+    """How a rule stands for a tenant.
+
+    Attributes:
+        rule: The rule.
+        used: What counts against it.
+        wait_us: How long until what was asked for fits: 0 where it does; None where
+            the clock doesn't tell (parallel, month, or more than the limit itself).
+    """
+
+    rule: LimitRule
+    used: int
+    wait_us: int | None
+
+
+class Denied(NamedTuple):
+    """A request doesn't fit; nothing was charged.
+
+    Attributes:
+        statuses: Every rule that it doesn't fit, in their order; never empty.
+        never: Rules of which it asks more than the limit itself: no waiting helps.
+    """
+
+    statuses: tuple[Status, ...]
+    never: tuple[LimitRule, ...]
 
 
 _Counts = tuple[Unit, Span, int, bool]

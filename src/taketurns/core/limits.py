@@ -18,8 +18,10 @@ from taketurns.core.limit_rules import (
     NOTHING,
     PLACE_OF_NOTHING,
     Amounts,
+    Denied,
     LimitRule,
     Span,
+    Status,
     Unit,
     reserved,
     rules_for,
@@ -60,33 +62,6 @@ class Charge(NamedTuple):
     counter: Counter
     part: Part
     amount: int
-
-
-class Status(NamedTuple):
-    """How a rule stands for a tenant.
-
-    Attributes:
-        rule: The rule.
-        used: What counts against it.
-        wait_us: How long until what was asked for fits: 0 where it does; None where
-            the clock doesn't tell (parallel, month, or more than the limit itself).
-    """
-
-    rule: LimitRule
-    used: int
-    wait_us: int | None
-
-
-class Denied(NamedTuple):
-    """A request doesn't fit; nothing was charged.
-
-    Attributes:
-        statuses: Every rule that it doesn't fit, in their order; never empty.
-        never: Rules of which it asks more than the limit itself: no waiting helps.
-    """
-
-    statuses: tuple[Status, ...]
-    never: tuple[LimitRule, ...]
 
 
 _Line = tuple[LimitRule, Counter, int, int, int]
