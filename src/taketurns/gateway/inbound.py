@@ -13,6 +13,7 @@ Rules:
 import asyncio
 import logging
 import math
+import select
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -66,6 +67,44 @@ class Receiving:
         return HeadLimits(self.head_bytes_max, self.headers_max, self.target_bytes_max)
 
 
+class Crowd:
+    """All connections of a server.
+
+    Attributes:
+        connections: Those that are open.
+        empty: Set while there is none.
+    """
+
+    __slots__ = ("_by_address", "connections", "empty")
+
+    def __init__(self) -> None:
+        self.connections: set[Inbound] = set()
+        self.empty = asyncio.Event()
+        self._by_address: dict[str, int] = {}
+
+    def add(self, connection: "Inbound") -> int:
+        """Count a connection in; return how many its address has."""
+        self.connections.add(connection)
+        self.empty.clear()
+        count = self._by_address[connection.address] = self.of(connection.address) + 1
+        return count
+
+    def remove(self, connection: "Inbound") -> None:
+        """Count it out."""
+        self.connections.discard(connection)
+        left = self.of(connection.address) - 1
+        if left > 0:
+            self._by_address[connection.address] = left
+        else:
+            self._by_address.pop(connection.address, None)
+        if not self.connections:
+            self.empty.set()
+
+    def of(self, address: str) -> int:
+        """Return how many an address has."""
+        return self._by_address.get(address, 0)
+
+
 class Phase(Enum):
     """What a connection is at."""
 
@@ -81,8 +120,7 @@ class Inbound(asyncio.Protocol):
     Args:
         loop: The loop it runs on.
         receiving: What may be sent.
-        connections: All of the server's; this is one of them while it's open.
-        by_address: Counts them by address.
+        crowd: The server's connections; this is one of them while it's open.
         serve: Answers one request.
         closing: Tells whether connections are to be closed after their answer.
 
@@ -98,10 +136,9 @@ class Inbound(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_by_address",
         "_caught_up",
         "_closing",
-        "_connections",
+        "_crowd",
         "_loop",
         "_more",
         "_paused",
@@ -122,8 +159,7 @@ class Inbound(asyncio.Protocol):
         self,
         loop: asyncio.AbstractEventLoop,
         receiving: Receiving,
-        connections: "set[Inbound]",
-        by_address: dict[str, int],
+        crowd: Crowd,
         serve: Serve,
         closing: Callable[[], bool],
     ) -> None:
@@ -137,8 +173,7 @@ class Inbound(asyncio.Protocol):
         self.ending = False
         self._loop = loop
         self._receiving = receiving
-        self._connections = connections
-        self._by_address = by_address
+        self._crowd = crowd
         self._serve = serve
         self._closing = closing
         # Who waits for more of a body, and who for the client to catch up.
@@ -154,24 +189,18 @@ class Inbound(asyncio.Protocol):
         # A stream's transport, though uvloop's class doesn't say so.
         self.transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
-        self.address = address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._connections.add(self)
-        count = self._by_address[address] = self._by_address.get(address, 0) + 1
+        self.address = str(peer[0]) if isinstance(peer, tuple) else ""
+        count = self._crowd.add(self)
         receiving = self._receiving
         most = receiving.address_connections_max
-        if len(self._connections) > receiving.connections_max:
+        if len(self._crowd.connections) > receiving.connections_max:
             self._turn_away("The gateway has no connection left.")
         elif most is not None and count > most:
             self._turn_away(f"Your address has {most} connections open.")
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - it's gone either way
         """Count the connection out, and cancel what's under way on it."""
-        self._connections.discard(self)
-        left = self._by_address.get(self.address, 0) - 1
-        if left > 0:
-            self._by_address[self.address] = left
-        else:
-            self._by_address.pop(self.address, None)
+        self._crowd.remove(self)
         self._leave()
 
     def pause_writing(self) -> None:
@@ -226,6 +255,15 @@ class Inbound(asyncio.Protocol):
             if self.reader.unread and b"\r\n\r\n" not in self.reader.unread:
                 # A further request's head doesn't come to its end. The answer under way does.
                 self.ending = True
+
+    def look_for_leave(self) -> None:
+        """See whether a client has left of whom nothing is read at present."""
+        if self._paused and self.task is not None and self.transport is not None:
+            poll = select.poll()
+            poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+            if poll.poll(0):
+                self._leave()
+                self.abort()
 
     def end(self) -> None:
         """End it as soon as the request under way is answered; at once where there is none."""
@@ -352,10 +390,11 @@ class Inbound(asyncio.Protocol):
         self.task = None
         if not peer.ended:
             self.close()
-        elif peer.keep_alive:
-            self.phase = Phase.IDLE
+        elif peer.keep_alive and not self.ending:
+            self._set(Phase.IDLE, self._receiving.idle_timeout_s)
             self._resume()
-            self._read_next()
+            if self.reader.unread:
+                self._read_next()
         elif self.reader.done and not self.reader.unread:
             self.close()
         else:

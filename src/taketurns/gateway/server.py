@@ -5,12 +5,14 @@ Why it is our own: docs/decisions/0036-http-server-of-our-own.md.
 """
 
 import asyncio
+import contextlib
+import select
 import socket
 from collections.abc import Awaitable, Callable
 
 from taketurns.errors import StartError
 from taketurns.gateway.exchange import Exchange
-from taketurns.gateway.inbound import Inbound, Receiving
+from taketurns.gateway.inbound import Crowd, Inbound, Receiving
 from taketurns.gateway.peer import Http1Peer
 from taketurns.ports.clock import Clock
 from taketurns.system import new_id, wall_text
@@ -19,6 +21,12 @@ from taketurns.wire.request_head import Head
 
 SWEEP_S = 1.0
 """Most time between two looks at the connections' deadlines."""
+
+CLOSE_S = 1.0
+"""What requests have to end when the server closes, and then what is written has to leave."""
+
+POLLS = hasattr(select, "POLLRDHUP")
+"""Whether the system tells that a client left while nothing is read: Linux does."""
 
 Handle = Callable[[Exchange], Awaitable[None]]
 
@@ -31,9 +39,6 @@ class HttpServer:
         clock: The process's clock.
         receiving: What clients may send.
         closing: Tells whether connections are to be closed after their answer.
-
-    Attributes:
-        connections: Those of clients at present.
     """
 
     def __init__(
@@ -44,11 +49,10 @@ class HttpServer:
         *,
         closing: Callable[[], bool],
     ) -> None:
-        self.connections: set[Inbound] = set()
         self._handle = handle
         self._clock = clock
         self._receiving = receiving
-        self._by_address: dict[str, int] = {}
+        self._crowd = Crowd()
         self._closing = closing
         self._listener: asyncio.Server | None = None
         shortest = min(receiving.head_timeout_s, receiving.body_timeout_s, receiving.idle_timeout_s)
@@ -84,34 +88,43 @@ class HttpServer:
         return int(self._listener.sockets[0].getsockname()[1])
 
     async def aclose(self) -> None:
-        """Stop listening and close every connection; requests have a second to end."""
+        """Stop listening and close every connection, in a few seconds at most."""
         if self._listener is not None:
             self._listener.close()
         if self._sweep_timer is not None:
             self._sweep_timer.cancel()
-        for connection in list(self.connections):
+        for connection in self.connections:
             connection.end()
         if tasks := self._tasks():
-            await asyncio.wait(tasks, timeout=1.0)
-        if tasks := self._tasks():
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks, timeout=1.0)
-        for connection in list(self.connections):
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+        for task in (tasks := self._tasks()):
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_S)
+        if self.connections:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._crowd.empty.wait(), CLOSE_S)
+        for connection in self.connections:
             connection.abort()
+
+    @property
+    def connections(self) -> list[Inbound]:
+        """Connections at present."""
+        return list(self._crowd.connections)
 
     def _tasks(self) -> "set[asyncio.Task[None]]":
         return {one.task for one in self.connections if one.task is not None}
 
     def _connect(self, loop: asyncio.AbstractEventLoop) -> Inbound:
-        return Inbound(
-            loop, self._receiving, self.connections, self._by_address, self._answer, self._closing
-        )
+        return Inbound(loop, self._receiving, self._crowd, self._answer, self._closing)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         now_s = loop.time()
-        for connection in [one for one in self.connections if one.deadline_s <= now_s]:
-            connection.look(now_s)
+        for connection in self.connections:
+            if connection.deadline_s <= now_s:
+                connection.look(now_s)
+            if POLLS:
+                connection.look_for_leave()
         self._sweep_timer = loop.call_later(self._sweep_s, self._sweep, loop)
 
     async def _answer(self, head: Head, peer: Http1Peer, address: str) -> None:

@@ -166,7 +166,8 @@ def _read_length(headers: dict[str, str], *, persistent: bool) -> int | None:
         raise malformed("it has both Content-Length and Transfer-Encoding")
     if not persistent:
         raise malformed("HTTP/1.0 has no Transfer-Encoding")
-    if coding.lower() != "chunked":
+    # Letters of other scripts have lower case in ASCII.
+    if not coding.isascii() or coding.lower() != "chunked":
         raise malformed("its Transfer-Encoding is not `chunked`")
     return None
 
