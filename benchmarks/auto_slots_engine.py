@@ -200,7 +200,7 @@ def main() -> None:
     """Measure, print, and record where asked."""
     parser = options_for(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each measurement")
-    parser.add_argument("--rounds", type=int, default=5, help="through all names")
+    parser.add_argument("--rounds", type=int, default=4, help="through all names")
     parser.add_argument("--smollm2", action="store_true", help="SmolLM2 instead of a tiny model")
     parser.add_argument("--engine", help="URL of an engine that runs already")
     parser.add_argument("--model", default="tiny", help="its name of the model")
