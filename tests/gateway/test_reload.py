@@ -64,6 +64,33 @@ def test_more_slots_start_what_waits_and_fewer_take_nothing_back(play, chat_mode
     play(scenario, models={"chat": chat_model()})
 
 
+def test_no_slots_drain_an_engine_until_it_has_some_again(play, chat_model):
+    engines = [
+        {"url": f"http://fake:{8 + number}", "name": f"gpu-{number}", "slots": 2}
+        for number in (0, 1)
+    ]
+
+    async def scenario(site):
+        for engine in site.engines.values():
+            engine.hold()
+        held = [site.start(site.chat()) for _ in range(4)]
+        await site.until(lambda: sum(len(e.calls) for e in site.engines.values()) == 4)
+        drained = {**engines[0], "slots": 0}
+        assert reload(site, models={"chat": {"engines": (drained, engines[1])}})
+        for engine in site.engines.values():
+            engine.release()
+        for task in held:
+            assert (await task).status == 200
+        for _ in range(4):
+            assert (await site.chat()).status == 200
+        assert [len(site.engines[name].calls) for name in ("gpu-0", "gpu-1")] == [2, 6]
+        assert reload(site, models={"chat": {"engines": tuple(engines)}})
+        assert (await site.chat()).status == 200
+        assert len(site.engines["gpu-0"].calls) == 3
+
+    play(scenario, models={"chat": chat_model(engines=engines)})
+
+
 def test_weights_caps_and_the_quantum_that_follows_them_hold_at_once(play):
     async def scenario(site):
         held = await site.fill()
