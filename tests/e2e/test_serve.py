@@ -66,6 +66,25 @@ def run(*args, directory, **env):
     )
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_who_has_made_no_key_is_told(start, tmp_path, made):
+    path = tmp_path / "gateway.yaml"
+    path.write_text(
+        "tiers: {only: {rank: 0}}\n"
+        'models: {chat: {endpoints: [chat], engines: [{url: "http://127.0.0.1:1"}]}}\n'
+        "tenants: {acme: {tier: only}}\n"
+        f"store: sqlite://{tmp_path}/keys.db\n"
+    )
+    if made:
+        make = [*COMMAND[:-1], "keys", "create", "--config", str(path), "--tenant", "acme"]
+        subprocess.run(make, env=environment(), capture_output=True, check=True)
+    process = start(path, *NO_PORTS)
+    process.signal()
+    assert process.wait()[0] == 0
+    told = f"taketurns keys create --config {path} --tenant acme"
+    assert (told in process.errors) is not made
+
+
 @pytest.mark.embedded
 def test_it_prints_an_address_two_keys_and_two_commands(quickstart):
     assert quickstart.url.startswith("http://127.0.0.1:")

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -89,10 +90,35 @@ def serve(
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
+    if config_file is not None:
+        tell_without_keys(config, config_file)
     if workers > 1 and config_file is not None:
         run_workers(config, config_file, workers, changes)
     else:
         run_gateway(config, keys, reread)
+
+
+def tell_without_keys(config: "Config", file: Path) -> None:
+    """Tell who starts a gateway for the first time why it would refuse every request."""
+    from taketurns.cli.workers import WORKER
+    from taketurns.stores.choose import key_store
+
+    mode = config.store.partition(":")[0]
+    if config.server.sagemaker or mode not in {"memory", "sqlite"} or WORKER in os.environ:
+        return
+    if not config.tenants or any(tenant.keys for tenant in config.tenants.values()):
+        return
+    store = key_store(config.store)
+    if store is not None:
+        with closing(store):
+            if store.list():
+                return
+    logging.getLogger(__name__).warning(
+        "no tenant has a key, so every request will be refused. Make one: "
+        "taketurns keys create --config %s --tenant %s",
+        file,
+        next(iter(config.tenants)),
+    )
 
 
 def _load_with(file: Path, changes: Mapping[str, object]) -> "Config":
