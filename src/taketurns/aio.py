@@ -17,6 +17,7 @@ from typing import Protocol, Self
 
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refused
 from taketurns.core.model import PRIORITY_DEFAULT, PoolRules, Tenant, Ticket, Tier
+from taketurns.core.own_finder import OwnFinder
 from taketurns.core.scheduler import Scheduler
 from taketurns.dispatch import Dispatcher
 from taketurns.errors import TaketurnsError
@@ -222,6 +223,13 @@ class Turns:
     def remove_engine(self, name: str) -> None:
         """Start nothing more on an engine."""
         self._dispatcher.remove_engine(name)
+
+    def finder(
+        self, name: str, least: int, most: int, *, start: int, on_change: Callable[[], None]
+    ) -> OwnFinder:
+        """Return what finds an engine's slots: the limit changes in its own calls alone."""
+        del name, on_change
+        return OwnFinder(least, most, start=start)
 
     def close(self) -> None:
         """Stop deciding. Who still waits is not told."""

@@ -9,8 +9,9 @@ import pytest
 from gateway.conftest import CHAT, EMBED, configure, until
 
 from taketurns.errors import ConfigError
+from taketurns.gateway.availability import AUTO_START
 from taketurns.gateway.run import run
-from taketurns.testing.engine import FakeEmbeddingEngine, FakeGenerationEngine
+from taketurns.testing.engine import FakeEmbeddingEngine, FakeGenerationEngine, ScriptedAnswer
 
 SAFETY_S = 60
 TIERS = {"production": {"rank": 0}, "trial": {"rank": 1}}
@@ -183,20 +184,37 @@ def test_a_closed_gateway_refuses_while_the_coordinator_is_away(own_redis):
     play(scenario, own_redis.url, count=1)
 
 
-@pytest.mark.parametrize(
-    ("model", "path"),
-    [
-        ({"scheduler": "shared_queue"}, "models.chat.scheduler"),
-        (
-            {"engines": [{"url": "http://fake:1", "slots": "auto"}]},
-            "models.chat.engines[0].slots",
-        ),
-    ],
-)
-def test_what_a_fleet_cannot_do_is_told_before_it_starts(model, path):
+def test_gateways_find_slots_together_and_a_refusal_to_one_lowers_them_for_both(redis):
+    engine = {"url": "http://fake:1", "name": "gpu-0", "slots": "auto"}
+
+    def limit(fleet, at):
+        (state,) = fleet.sites[at].gateway.pools.of("chat").availability.states()
+        return state.slots
+
+    async def scenario(fleet):
+        one, two = (engines["gpu-0"] for engines in fleet.engines)
+        one.hold()
+        two.hold()
+        one._script.append(ScriptedAnswer((b"{}",), status=429))
+        asked = [fleet.chat(at, "acme") for at in (0, 1) * 6]
+        # Both together run no more than one finder begins with.
+        await until(lambda: fleet.turns(0, "chat").forecast.waiting == 12 - AUTO_START)
+        await until(lambda: len(one.executed) + len(two.executed) == AUTO_START)
+        one.release()
+        await until(lambda: limit(fleet, 0) < AUTO_START)
+        await until(lambda: limit(fleet, 1) < AUTO_START)
+        two.release()
+        assert {(await task)[0] for task in asked} == {200}
+
+    play(scenario, redis.url, models={"chat": {**CHAT, "engines": [engine]}})
+
+
+def test_what_a_fleet_cannot_do_is_told_before_it_starts():
     with pytest.raises(ConfigError) as told:
-        configure(models={"chat": {**CHAT, **model}}, coordinator="redis://cache")
-    assert [fault.path for fault in told.value.faults] == [path]
+        configure(
+            models={"chat": {**CHAT, "scheduler": "shared_queue"}}, coordinator="redis://cache"
+        )
+    assert [fault.path for fault in told.value.faults] == ["models.chat.scheduler"]
 
 
 def test_a_coordinator_that_is_none_is_told():

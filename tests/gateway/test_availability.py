@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from taketurns.config.served import ModelConfig
+from taketurns.core.own_finder import OwnFinder
 from taketurns.errors import (
     EngineBrokenError,
     EngineError,
@@ -188,6 +189,7 @@ class Pool:
             self.slots.__setitem__,
             self.clock,
             self.model(engines, **health),
+            lambda name, least, most, *, start, on_change: OwnFinder(least, most, start=start),
             lambda: self.lost.append(self.clock.now_us()),
         )
         self.availability.configure(self.model(engines, **health))

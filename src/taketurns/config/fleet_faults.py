@@ -29,14 +29,6 @@ def fleet_faults(
         batch = section.get("batch")
         if isinstance(batch, dict) and batch.get("linger") not in {None, 0, "0", "0s", "0ms"}:
             yield _fault(("models", name, "batch", "linger"), ALONE)
-        engines = section.get("engines")
-        for at, engine in enumerate(engines if isinstance(engines, list) else []):
-            if isinstance(engine, dict) and engine.get("slots") == "auto":
-                hint = (
-                    "A gateway sees only its own requests there. Give it a number of slots, as"
-                    " one gateway finds it with coordinator: local."
-                )
-                yield _fault(("models", name, "engines", at, "slots"), hint)
 
 
 def _fault(path: Path, hint: str) -> tuple[Path, ConfigFault]:

@@ -26,12 +26,13 @@ PARTS = (
     "batches",
     "passed",
     "idle",
+    "found",
 )
 """Keys of a pool, in the order in which the scripts know them."""
 
 SHARED = ("state", "ring", "sticky", "pool", "schedule")
 
-STEP = load_script("step", *SHARED)
+STEP = load_script("step", *SHARED, "found")
 BEAT = load_script("beat", *SHARED)
 JOIN = load_script("join", "state")
 HELD = load_script("held", "state")

@@ -17,6 +17,7 @@ from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refusal, R
 from taketurns.core.model import PRIORITY_DEFAULT, PoolRules, Tenant, Ticket, Tier
 from taketurns.errors import TaketurnsError
 from taketurns.fleet.driver import Driver
+from taketurns.fleet.finders import Finders
 from taketurns.fleet.forecast import SharedForecast
 from taketurns.fleet.held import Held, Holdings
 from taketurns.fleet.local import LocalPool, share
@@ -81,6 +82,8 @@ class FleetTurns:
             rules=rules,
             tiers=self.tiers,
         )
+        self._finders = Finders(clock, self.driver.push)
+        self.finder = self._finders.make
 
     @property
     def alone(self) -> bool:
@@ -225,14 +228,14 @@ class FleetTurns:
         self.engines[name] = slots
         if self._local is not None:
             self._local.set_engine(name, slots)
-        self.driver.push(("engine", name, slots))
+        self._finders.reach(name, slots)
 
     def remove_engine(self, name: str) -> None:
         """Start nothing more on an engine, as far as this gateway has a say."""
         self.engines.pop(name, None)
         if self._local is not None:
             self._local.remove_engine(name)
-        self.driver.push(("remove_engine", name))
+        self._finders.remove(name)
 
     def close(self) -> None:
         """Stop deciding, and leave the fleet. Who still waits is not told."""
@@ -255,7 +258,7 @@ class FleetTurns:
             push(tenants_event(tenants[first : first + CHUNK]))
         push(self._quantum_event())
         for name, slots in self.engines.items():
-            push(("engine", name, slots))
+            self._finders.say(name, slots)
         for _, held in self.holdings.all():
             held.doubted = True
         if self._local is not None and opens_us > 0:
@@ -275,6 +278,7 @@ class FleetTurns:
         if self._local is not None:
             self._local.close()
             self._local = None
+            self._finders.go_on(alone=False)
             LOG.warning("pool %s: with the coordinator again", self.driver.pool.base)
         for _, held in self.holdings.all():
             held.alone = False
@@ -342,6 +346,7 @@ class FleetTurns:
             share=mine,
         )
         settings.went_alone()
+        self._finders.go_on(alone=True)
         waiting = []
         for _, held in self.holdings.all():
             held.alone = False

@@ -15,7 +15,6 @@ from typing import Self
 from taketurns.config.engines import AUTO, EngineConfig, UrlEngineConfig
 from taketurns.config.pools import engines
 from taketurns.config.served import ModelConfig
-from taketurns.core.own_finder import OwnFinder
 from taketurns.errors import (
     EngineBrokenError,
     EngineRefusedError,
@@ -25,6 +24,7 @@ from taketurns.errors import (
 from taketurns.gateway.breaker import Breaker, HealthRules
 from taketurns.gateway.fit import MISFITS, Fit
 from taketurns.ports.clock import Clock, Timer
+from taketurns.ports.coordinator import Finder, MakeFinder
 from taketurns.ports.engine import EngineState
 from taketurns.units import us_from_s
 
@@ -65,7 +65,7 @@ class _Engine:
         "timer",
     )
 
-    def __init__(self, name: str, breaker: Breaker, finder: OwnFinder) -> None:
+    def __init__(self, name: str, breaker: Breaker, finder: Finder) -> None:
         self.name = name
         self.breaker = breaker
         self.finder = finder
@@ -84,6 +84,7 @@ class Availability:
         set_engine: Gives an engine of the pool so many slots.
         clock: Calls back when something changes with time.
         model: What the operator wrote of the model.
+        make_finder: Makes what finds the slots of an engine.
         on_hopeless: Called when no engine could be used for as long as requests wait for one.
     """
 
@@ -92,10 +93,12 @@ class Availability:
         set_engine: Callable[[str, int], None],
         clock: Clock,
         model: ModelConfig,
+        make_finder: MakeFinder,
         on_hopeless: Callable[[], None] = lambda: None,
     ) -> None:
         self._set_engine = set_engine
         self._clock = clock
+        self._make_finder = make_finder
         self._on_hopeless = on_hopeless
         self._engines: dict[str, _Engine] = {}
         self._wait_us = 0
@@ -301,12 +304,23 @@ class Availability:
             auto, least, most = True, part.slots_min, part.slots_max
         engine = self._engines.get(name)
         if engine is None:
-            finder = OwnFinder(least, most, start=AUTO_START if auto else most)
+            finder = self._make_finder(
+                name,
+                least,
+                most,
+                start=AUTO_START if auto else most,
+                on_change=lambda: self._found(name),
+            )
             self._engines[name] = engine = _Engine(name, Breaker(rules), finder)
         engine.breaker.rules = rules
         usable_percent = 100 - self._model.headroom
         engine.finder.bound(least, most, grows=auto, usable_percent=usable_percent)
         self._apply(engine)
+
+    def _found(self, name: str) -> None:
+        """Use a limit that others have found."""
+        if name in self._engines:
+            self._apply(self._engines[name])
 
     def _apply(self, engine: _Engine) -> None:
         """Let the scheduler know of an engine's slots, and wake when they change by themselves."""

@@ -63,7 +63,7 @@ class BatchRunner:
         self.engines = dict(engines)
         self.turns = make_turns(facts, self._carry_out)
         self.availability = Availability(
-            self.turns.set_engine, clock, model.section, self._fail_waiting
+            self.turns.set_engine, clock, model.section, self.turns.finder, self._fail_waiting
         )
         self.pace = Pace()
         self.items: dict[str, tuple[Work, int]] = {}

@@ -110,7 +110,11 @@ class GenerationPool:
         self.turns = make_turns(facts)
         self._throttle = Throttle(self.turns.scheduler, on_late)
         self.availability = Availability(
-            self.turns.set_engine, clock, model.section, lambda: self.turns.fail_waiting(self._none)
+            self.turns.set_engine,
+            clock,
+            model.section,
+            self.turns.finder,
+            lambda: self.turns.fail_waiting(self._none),
         )
         self.pace = Pace()
         self._admission = admission

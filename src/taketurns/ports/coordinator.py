@@ -2,10 +2,11 @@
 """Who decides whose turn it is: in this process, or for a whole fleet. Same calls for both."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from taketurns.core.decision import Ended, Expired, Granted, Outcome, Refused
+from taketurns.core.engine_load import EngineLoad
 from taketurns.core.model import Tenant, Ticket
 from taketurns.core.snapshot import Explanation, PoolSnapshot
 from taketurns.core.throttle import Prediction
@@ -67,6 +68,78 @@ class View(Protocol):
 
     def snapshot(self) -> PoolSnapshot:
         """Return the state for people and metrics."""
+        ...
+
+
+class Finder(Protocol):
+    """How many requests one engine should run at once, as far as is known.
+
+    Contract: it's told of each request that this process sends, its load of what comes
+    of it; :meth:`advance` is called when :meth:`next_wake_us` says so.
+    """
+
+    @property
+    def slots(self) -> int:
+        """The limit at present."""
+        ...
+
+    @property
+    def grows(self) -> bool:
+        """False where the engine's slots are set, and only refusals lower them."""
+        ...
+
+    @property
+    def queue(self) -> int | None:
+        """Requests thought to wait inside the engine; None: unknown."""
+        ...
+
+    @property
+    def load(self) -> EngineLoad:
+        """What the engine does for this process."""
+        ...
+
+    def started(self, now_us: int, *, stream: bool) -> None:
+        """Count a request that is sent; ``stream``: a first byte will come long before its end."""
+        ...
+
+    def refused(self, now_us: int) -> None:
+        """Note that the engine refused one more than it runs; that one has ended."""
+        ...
+
+    def restart(self, now_us: int) -> None:
+        """Note that the engine is back, and may have changed."""
+        ...
+
+    def bound(
+        self, least: int, most: int, *, grows: bool = True, usable_percent: int = 100
+    ) -> None:
+        """Change its bounds; see :meth:`taketurns.core.auto_slots.SlotFinder.bound`."""
+        ...
+
+    def next_wake_us(self) -> int | None:
+        """Return when :meth:`advance` has something to do; None: it has nothing."""
+        ...
+
+    def advance(self, now_us: int) -> None:
+        """Do what is due."""
+        ...
+
+
+class MakeFinder(Protocol):
+    """Makes the finder of one engine of a pool."""
+
+    def __call__(
+        self, name: str, least: int, most: int, *, start: int, on_change: Callable[[], None]
+    ) -> Finder:
+        """Return it.
+
+        Args:
+            name: The engine's.
+            least: Fewest slots, at least 1.
+            most: Most slots, at least ``least``.
+            start: Slots to begin with, where nothing is known yet.
+            on_change: Called when the limit has changed, but in a call of the finder.
+        """
         ...
 
 
@@ -134,6 +207,12 @@ class Coordinator(Protocol):
 
     def remove_engine(self, name: str) -> None:
         """Start nothing more on an engine."""
+        ...
+
+    def finder(
+        self, name: str, least: int, most: int, *, start: int, on_change: Callable[[], None]
+    ) -> Finder:
+        """Return what finds an engine's slots; see :class:`MakeFinder`."""
         ...
 
     def close(self) -> None:

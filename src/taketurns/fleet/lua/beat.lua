@@ -59,7 +59,7 @@ local function check()
   if S.headroom > 0 then standing = 2 * standing end
   if entries < standing or (not S.batch and entries > standing) then broken(RING) end
   if not call('ZSCORE', FREE, '') then broken(FREE) end
-  for _, key in ipairs({TENANTS, PASSED}) do
+  for _, key in ipairs({TENANTS, PASSED, FOUND}) do
     if call('HEXISTS', key, '') == 0 then broken(key) end
   end
   for number = 2, #KEYS do call('PEXPIRE', KEYS[number], KEPT_MS) end

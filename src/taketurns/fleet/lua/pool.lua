@@ -88,10 +88,12 @@ end
 
 -- Slots.
 
--- An engine has the most slots that a gateway sees there: one that can't reach it says 0.
+-- An engine has the most slots that a gateway sees there: one that can't reach it says 0. Where
+-- slots are found these are what can be reached, and no more than the limit.
 local function fit(engine)
   local slots = 0
   for _, seen in pairs(engine.seen) do slots = max(slots, seen) end
+  if engine.limit > 0 then slots = min(slots, engine.limit) end
   S.total = S.total + slots - engine.slots
   engine.slots = slots
 end
@@ -105,12 +107,37 @@ local function list_engine(engine)
   end
 end
 
-local function set_engine(name, slots)
+local function get_finding(name)
+  local row = call('HGET', FOUND, '|' .. name)
+  return row and unpacked(row)
+end
+
+local function put_finding(name, finding)
+  call('HSET', FOUND, '|' .. name, pack(finding))
+end
+
+-- Takes a gateway from those that seek an engine's slots; where it was the last, that ends.
+local function stop_seeking(engine, gateway)
+  if engine.limit == 0 then return end
+  local finding = get_finding(engine.name) or broken('found')
+  finding[4][gateway] = nil
+  call('HDEL', FOUND, gateway .. '|' .. engine.name)
+  if next(finding[4]) then
+    put_finding(engine.name, finding)
+  else
+    call('HDEL', FOUND, '|' .. engine.name)
+    engine.limit = 0
+  end
+end
+
+-- Says how many slots of an engine the caller sees; with a limit: reaches, where they are found.
+local function set_engine(name, slots, limit)
   local engine = get_engine(name)
   if not engine then
     S.engine_numbers = S.engine_numbers + 1
     S.engines = S.engines + 1
-    engine = {name = name, slots = 0, in_flight = 0, order = S.engine_numbers, seen = {}}
+    engine = {name = name, slots = 0, in_flight = 0, order = S.engine_numbers, seen = {},
+      limit = 0}
     if S.sticky then
       local key_of = affinities()
       engine.high, engine.low = key_of(name)
@@ -118,6 +145,7 @@ local function set_engine(name, slots)
     engines[name] = engine
   end
   engine.seen[me] = slots
+  if limit then engine.limit = limit else stop_seeking(engine, me) end
   fit(engine)
   list_engine(engine)
 end
@@ -127,6 +155,7 @@ local function remove_engine(name, gateway)
   local engine = get_engine(name)
   if not engine then return end
   engine.seen[gateway] = nil
+  stop_seeking(engine, gateway)
   if next(engine.seen) then
     fit(engine)
     list_engine(engine)
@@ -140,7 +169,7 @@ local function remove_engine(name, gateway)
   end
 end
 
--- The engine that takes the next slot: none of those that the ticket's gateway can't reach,
+-- The engine that takes the next slot: none that the ticket's gateway can't reach or doesn't know,
 -- unless these are all; nil where no slot is free.
 local function free_engine(gateway)
   local first = nil
@@ -148,7 +177,7 @@ local function free_engine(gateway)
     if member == '' then break end
     local engine = get_engine(member:sub(7)) or broken('engine')
     first = first or engine
-    if not gateway or engine.seen[gateway] ~= 0 then return engine end
+    if not gateway or (engine.seen[gateway] or 0) > 0 then return engine end
   end
   return first
 end
@@ -161,7 +190,7 @@ local function engine_for(t)
     if member == '' then break end
     local engine = get_engine(member:sub(7)) or broken('engine')
     all[#all + 1] = engine
-    if engine.seen[t.gateway] ~= 0 then reached[#reached + 1] = engine end
+    if (engine.seen[t.gateway] or 0) > 0 then reached[#reached + 1] = engine end
   end
   local _, preferred = affinities()
   return preferred(reached[1] and reached or all, t.affinity)

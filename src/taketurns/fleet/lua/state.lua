@@ -8,11 +8,11 @@
 
 local STATE, QUEUE, TICKETS, RING, FLOWS = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local FREE, ENGINES, DEADLINES, OWN = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local TENANTS, BATCHES, PASSED, IDLE = KEYS[10], KEYS[11], KEYS[12], KEYS[13]
-local OUTS = 13 -- From the key after this on: the list of each member.
+local TENANTS, BATCHES, PASSED, IDLE, FOUND = KEYS[10], KEYS[11], KEYS[12], KEYS[13], KEYS[14]
+local OUTS = 14 -- From the key after this on: the list of each member.
 
 local ZSETS = {QUEUE, RING, FREE, DEADLINES, OWN}
-local HASHES = {TICKETS, FLOWS, ENGINES, TENANTS, BATCHES, PASSED}
+local HASHES = {TICKETS, FLOWS, ENGINES, TENANTS, BATCHES, PASSED, FOUND}
 
 local OUT, NEW, WAITING, TURN = 0, 1, 2, 3
 local NEVER = 9007199254740991
@@ -98,8 +98,8 @@ local function capped(flow)
   return flow.cap > 0 and flow.in_flight >= flow.cap
 end
 
--- Engines: name -> slots, in flight, order, what slots each gateway sees there, and in a sticky
--- pool the key of its name.
+-- Engines: name -> slots, in flight, order, what slots each gateway sees there, the limit where
+-- slots are found (else 0), and in a sticky pool the key of its name.
 
 local function get_engine(name)
   local engine = engines[name]
@@ -108,7 +108,7 @@ local function get_engine(name)
   if not row then return nil end
   local r = unpacked(row)
   engine = {name = name, slots = r[1], in_flight = r[2], order = r[3], seen = r[4],
-    high = r[5], low = r[6]}
+    limit = r[5], high = r[6], low = r[7]}
   engines[name] = engine
   return engine
 end
@@ -131,7 +131,8 @@ local function save()
   for name, engine in pairs(engines) do
     if engine then
       call('HSET', ENGINES, name,
-        pack({engine.slots, engine.in_flight, engine.order, engine.seen, engine.high, engine.low}))
+        pack({engine.slots, engine.in_flight, engine.order, engine.seen, engine.limit,
+          engine.high, engine.low}))
     end
   end
   call('SET', STATE, pack(S), 'PX', KEPT_MS)

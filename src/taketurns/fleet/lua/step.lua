@@ -38,6 +38,10 @@ local EVENTS = {
     set_engine(e[2], e[3])
     return {'set'}
   end,
+  seek = function(e) return seek(unpack(e, 2)) end,
+  window = function(e) return take_window(e[2], e[3], e[4]) end,
+  ask = function(e) return ask(e[2]) end,
+  find = function(e) return find(unpack(e, 2)) end,
   remove_engine = function(e)
     remove_engine(e[2], me)
     return {'set'}
