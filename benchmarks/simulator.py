@@ -93,6 +93,7 @@ def simulated_us(rules: dict[str, Any], engine: dict[str, Any], traffic: dict[st
     run, observer = simulated(rules, engine, traffic, CYCLES)
     begin = time.process_time()
     run.go()
+    observer.close(run.clock.now_us())
     return (time.process_time() - begin) / observer.figures()["served"] * 1e6
 
 
@@ -101,8 +102,9 @@ def peak_bytes(requests: int) -> int:
     tracemalloc.start()
     # Histograms fill up with the first thousands of each tenant's requests, so few tenants.
     traffic = TRAFFIC | {"rate": 40, "population": 5}
-    run, _ = simulated(RULES, ENGINE, traffic, requests)
+    run, observer = simulated(RULES, ENGINE, traffic, requests)
     run.go()
+    observer.close(run.clock.now_us())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     return peak
@@ -175,6 +177,7 @@ def large(requests: int, tenants: int, engines: int) -> list[Figure]:
     run, observer = prepared(rules, engine, arrivals, round(duration * 1e6), engines)
     begin = time.process_time()
     run.go()
+    observer.close(run.clock.now_us())
     took = time.process_time() - begin
     with Path("/proc/self/status").open(encoding="ascii") as status:
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))

@@ -56,7 +56,8 @@ class Dispatcher:
         except ValueError:
             self._withdraw(queued)
             raise
-        self.pump()
+        if not self.scheduler.settled:
+            self.pump()
         return None
 
     def cancel(self, ticket_ids: Sequence[str]) -> list[Ticket]:

@@ -4,9 +4,8 @@
 import pytest
 from sim.conftest import asks
 
-from taketurns.sim.measures.bins import BINS, Bins
+from taketurns.sim.measures.bins import BINS
 from taketurns.sim.measures.collect import Collected
-from taketurns.sim.measures.timeline import Timeline
 
 SPAN = BINS * 1_000_000
 
@@ -19,21 +18,16 @@ def one(name, tenant, arrived, admitted, finished, tokens=(100, 50)):
 
 
 def told(weights, requests):
-    bins = Bins(SPAN, weights)
-    timeline = Timeline(bins.edges)
+    seen = Collected(SPAN, weights, SPAN)
     events = []
     for request in requests:
-        events.append((request.arrived_us, 0, request))
-        events.append((request.admitted_us, 1, request))
-        events.append((request.finished_us, 2, request))
-    for when, kind, request in sorted(events, key=lambda event: event[:2]):
-        if kind == 0:
-            timeline.arrived(request)
-        elif kind == 1:
-            timeline.left(request.tenant, when)
-        else:
-            timeline.finished(request)
-    return bins, timeline
+        events.append((request.arrived_us, 0, seen.arrived, request))
+        events.append((request.admitted_us, 1, seen.admitted, request))
+        events.append((request.finished_us, 2, seen.finished, request))
+    for _, _, tell, request in sorted(events, key=lambda event: event[:2]):
+        tell(request)
+    seen.close(SPAN)
+    return seen.bins, seen.timeline
 
 
 def test_equal_service_among_the_backlogged_is_fair_whatever_the_others_got():
@@ -68,13 +62,12 @@ def test_who_is_not_backlogged_throughout_is_not_held_against_the_others():
 
 
 def test_what_still_waits_at_the_end_counts_as_backlogged():
-    bins = Bins(SPAN, {})
-    timeline = Timeline(bins.edges)
+    seen = Collected(SPAN, {}, SPAN)
     for tenant in "ab":
-        timeline.arrived(asks(tenant, tenant=tenant))
-    timeline.close(SPAN)
-    assert timeline.full == [{"a", "b"}] * BINS
-    assert bins.figures(timeline)["jain"] == 1.0
+        seen.arrived(asks(tenant, tenant=tenant))
+    seen.close(100_000_000)
+    assert set(map(frozenset, seen.timeline.full)) == {frozenset("ab")}
+    assert seen.bins.figures(seen.timeline)["jain"] == 1.0
 
 
 def test_tenants_figures_count_overtaking_holding_and_early_ones():
@@ -102,6 +95,7 @@ def test_slowdown_is_time_of_what_it_takes_alone():
         seen.arrived(request)
         seen.admitted(request)
         seen.finished(request)
+    seen.close(SPAN)
     figures = seen.tenants["a"].figures()
     assert figures["slowdown_p50"] == pytest.approx(1, rel=0.01)
     assert figures["slowdown_p99"] == pytest.approx(4, rel=0.01)
@@ -127,6 +121,7 @@ def test_tiers_are_looked_at_each_for_itself():
     for request in sorted(made, key=lambda request: request.admitted_us):
         seen.admitted(request)
         seen.finished(request)
+    seen.close(SPAN)
     figures = seen.figures()
     assert figures["misallocated:gold"] == pytest.approx(0, abs=0.02)
     assert figures["misallocated:free"] == pytest.approx(0.5, abs=0.02)

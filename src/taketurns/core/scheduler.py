@@ -32,7 +32,6 @@ from taketurns.core.tiers import Tiers, TierState
 EVERYBODY = "*"
 """Name of the one flow that all tenants share with ``shared_queue``."""
 
-
 _Running = tuple[Ticket, Flow, TierState, EngineSlots, SentBatch | None]
 """A ticket in flight, its flow, its tier, its engine, and its batch where it's in one."""
 
@@ -57,7 +56,7 @@ class Scheduler:
             raise ValueError(f"tiers must be one or more of different names, got {names}")
         self._rules = rules
         self._min_charge = rules.min_charge_or_default
-        self._batch = rules.batch
+        self._batch = batch = rules.batch
         self._sticky = rules.sticky
         served = (Tier(EVERYBODY),) if rules.shared_queue else tuple(tiers)
         keeps = rules.headroom_percent > 0
@@ -74,7 +73,6 @@ class Scheduler:
         )
         self._tenants = {tenant.name: tenant for tenant in tenants}
         self._slots = Slots()
-        batch = rules.batch
         self._linger = Linger(batch) if batch is not None and batch.linger_us else None
         self._forecast = Forecast(states, self._slots) if rules.throttle else None
         self._waiting: dict[str, Entry] = {}
@@ -197,6 +195,11 @@ class Scheduler:
         if forecast is not None:
             forecast.advanced(decisions, len(self._waiting))
         return decisions
+
+    @property
+    def settled(self) -> bool:
+        """True only where :meth:`advance` has nothing to do, now and until a ticket ends."""
+        return not (self._slots.available or self._deadlines.heap or self._linger or self._forecast)
 
     def next_wake_us(self) -> int | None:
         """Return when :meth:`advance` has to be called though nothing else happens."""

@@ -4,7 +4,7 @@
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Timer(Protocol):
@@ -32,16 +32,13 @@ class Clock(Protocol):
         ...
 
 
-class _VirtualTimer:
-    """Implements :class:`Timer`."""
+class _VirtualTimer(list[Any]):
+    """Implements :class:`Timer`: when, number and callback, or None; in that order in the heap."""
 
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback: Callable[[], None] | None = callback
+    __slots__ = ()
 
     def cancel(self) -> None:
-        self.callback = None
+        self[2] = None
 
 
 class VirtualClock:
@@ -53,34 +50,30 @@ class VirtualClock:
 
     def __init__(self, start_us: int = 0) -> None:
         self._now_us = start_us
-        self._timers: list[tuple[int, int, _VirtualTimer]] = []
+        self._timers: list[_VirtualTimer] = []
         self._numbers = count()
 
     def now_us(self) -> int:
         return self._now_us
 
     def call_at(self, when_us: int, callback: Callable[[], None]) -> Timer:
-        timer = _VirtualTimer(callback)
-        heappush(self._timers, (when_us, next(self._numbers), timer))
+        timer = _VirtualTimer((when_us, next(self._numbers), callback))
+        heappush(self._timers, timer)
         return timer
 
     def run_until(self, end_us: int) -> None:
         """Run what is due up to and including ``end_us``, then stand at ``end_us``."""
-        timers = self._timers
-        while timers and timers[0][0] <= end_us:
-            self._run_next()
+        self._run(end_us)
         self._now_us = max(self._now_us, end_us)
 
     def run(self) -> None:
         """Run until no timer is left."""
-        while self._timers:
-            self._run_next()
+        self._run(float("inf"))
 
-    def _run_next(self) -> None:
-        when_us, _, timer = heappop(self._timers)
-        callback = timer.callback
-        if callback is None:
-            return
-        self._now_us = max(self._now_us, when_us)
-        timer.callback = None
-        callback()
+    def _run(self, end_us: float) -> None:
+        timers = self._timers
+        while timers and timers[0][0] <= end_us:
+            when_us, _, callback = heappop(timers)
+            if callback is not None:
+                self._now_us = max(self._now_us, when_us)
+                callback()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One run: arrivals, a scheduler, engines and measures on a virtual clock."""
 
+import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -61,7 +62,9 @@ class Setting:
 
 
 class Run:
-    """One run. Memory is bounded by what waits and runs, not by what has finished.
+    """One run; implements :class:`~taketurns.sim.engines.base.EngineWatcher`.
+
+    Memory is bounded by what waits and runs, not by what has finished.
 
     Args:
         setting: What it's made of.
@@ -83,7 +86,9 @@ class Run:
         self._observer = observer
         self._clients = clients
         self._numbers = 0
+        # Engines tell the observer itself, but where someone waits for his answer.
         self.admitted = observer.admitted
+        self.finished = self._finished if clients else observer.finished
         self.scheduler = setting.scheduler(
             Surroundings(
                 self.clock,
@@ -102,21 +107,40 @@ class Run:
 
     def go(self) -> None:
         """Run to the end."""
+        # Nothing here stands in a cycle, so collections would only walk over all that waits.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            self._go()
+        finally:
+            if collects:
+                gc.enable()
+
+    def _go(self) -> None:
         for client in self._clients:
             self._ask(client)
         end_us = self._setting.end_us
-        request = next(self._arrivals, None)
-        while request is not None and (end_us is None or request.arrived_us <= end_us):
-            # What is due by then comes first.
-            self.clock.run_until(request.arrived_us)
-            request = self._arrive(request)
+        last_us = float("inf") if end_us is None else float(end_us)
+        clock, pushes, now_us = self.clock, self.scheduler.pushes, -1
+        for request in self._arrivals:
+            if request.arrived_us > now_us:
+                # Engines look at all that arrived at one moment together.
+                if not pushes and now_us >= 0:
+                    self._look()
+                if request.arrived_us > last_us:
+                    break
+                now_us = request.arrived_us
+                # What is due by then comes first.
+                clock.run_until(now_us)
+            self._take_in(request)
+        if not pushes:
+            self._look()
         if end_us is None:
             self.clock.run()
         else:
             self.clock.run_until(end_us)
 
-    def finished(self, request: Request) -> None:
-        """Implements :class:`~taketurns.sim.engines.base.EngineWatcher`."""
+    def _finished(self, request: Request) -> None:
         self._observer.finished(request)
         if request.client is not None:
             self._ask(request.client)
@@ -135,17 +159,6 @@ class Run:
         self._observer.expired(request, self.clock.now_us())
         if request.client is not None:
             self._ask(request.client)
-
-    def _arrive(self, request: Request) -> Request | None:
-        """Take in all that arrives now, and let engines look at it together; return the next."""
-        now_us = self.clock.now_us()
-        following: Request | None = request
-        while following is not None and following.arrived_us <= now_us:
-            self._take_in(following)
-            following = next(self._arrivals, None)
-        if not self.scheduler.pushes:
-            self._look()
-        return following
 
     def _ask(self, client: Client) -> None:
         request = client.next(self.clock.now_us())

@@ -10,13 +10,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, count
+from itertools import accumulate
 from random import Random
 
 from taketurns.sim.reading import Section
 from taketurns.sim.request import Request
 from taketurns.sim.schedulers.base import TenantFacts
-from taketurns.units import us_from_s
+from taketurns.units import US_PER_S, us_from_s
 
 Lengths = Callable[[Random], int]
 Arrivals = Callable[[Random, float], Iterator[float]]
@@ -56,16 +56,22 @@ class Traffic:
         random = Random(f"{seed} {self.tenant}")
         name = self._dealer(random)
         deadline = None if self.deadline_s is None else us_from_s(self.deadline_s)
+        input_of, output_of, tier, priority = (
+            self.input,
+            self.output,
+            self.facts.tier,
+            self.priority,
+        )
         for number, when in enumerate(self.arrivals(random, duration_s)):
-            arrived = us_from_s(when)
+            arrived = round(when * US_PER_S)
             yield Request(
                 f"{self.tenant}/{number}",
                 name(),
-                self.input(random),
-                self.output(random),
+                input_of(random),
+                output_of(random),
                 arrived,
-                self.facts.tier,
-                self.priority,
+                tier,
+                priority,
                 None if deadline is None else arrived + deadline,
             )
 
@@ -73,7 +79,8 @@ class Traffic:
         if self.population == 1:
             return lambda: self.tenant
         shares = list(accumulate((rank + 1) ** -self.exponent for rank in range(self.population)))
-        return lambda: f"{self.tenant}-{bisect_left(shares, random.random() * shares[-1])}"
+        names = [f"{self.tenant}-{rank}" for rank in range(self.population)]
+        return lambda: names[bisect_left(shares, random.random() * shares[-1])]
 
 
 def merged(traffic: Sequence[Traffic], seed: str, duration_s: float) -> Iterator[Request]:
@@ -156,6 +163,8 @@ def _arrivals(section: Section) -> Arrivals:
     start = section.number("start", 0)
     stop = section.number("stop", float("inf"))
     times = _even(rate) if kind == "even" else _renewal(rate, cv if kind == "gamma" else 1.0)
+    if not (off or period or start) and stop == float("inf"):
+        return times
 
     def arrivals(random: Random, duration: float) -> Iterator[float]:
         for when in times(random, duration):
@@ -185,10 +194,12 @@ def _renewal(rate: float, cv: float) -> Arrivals:
     shape = 1 / (cv * cv)
 
     def times(random: Random, duration: float) -> Iterator[float]:
-        when = 0.0
-        for _ in count():
-            gap = random.expovariate(rate) if cv == 1 else random.gammavariate(shape, 1)
-            when += gap if cv == 1 else gap / (shape * rate)
+        when, uniform, log = 0.0, random.random, math.log
+        while True:
+            if cv == 1:
+                when -= log(1 - uniform()) / rate
+            else:
+                when += random.gammavariate(shape, 1) / (shape * rate)
             if when >= duration:
                 return
             yield when

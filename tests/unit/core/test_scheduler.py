@@ -979,3 +979,18 @@ def test_a_peek_passes_over_a_tier_that_holds_its_share_of_slots():
     pool.add("b", tier="trial")
     assert pool.advance() == ["a"]
     assert pool.scheduler.peek() is None
+
+
+def test_it_is_settled_only_where_advancing_could_do_nothing():
+    pool = Pool(slots=1)
+    assert not pool.scheduler.settled
+    pool.add("a")
+    assert pool.advance() == ["a"]
+    assert pool.scheduler.settled
+    pool.add("b")
+    assert pool.scheduler.settled
+    pool.add("c", deadline_us=5)
+    assert not pool.scheduler.settled
+    assert pool.advance(5) == ["-c"]
+    pool.scheduler.finish("a")
+    assert not pool.scheduler.settled

@@ -72,9 +72,11 @@ class SlotsEngine:
             request = scheduler.head(self.number)
             if request is None:
                 return
-            width = min(request.input_tokens, profile.slots) if profile.seats else 1
-            if width > self._free:
-                return
+            tokens, width = request.input_tokens, 1
+            if profile.seats:
+                tokens, width = 0, min(tokens, profile.slots)
+                if width > self._free:
+                    return
             now_us = self._clock.now_us()
             if self.idle:
                 self.idle = False
@@ -84,10 +86,10 @@ class SlotsEngine:
             request.admitted_us = now_us
             scheduler.admitted(self.number, request)
             self._watcher.admitted(request)
-            taken = 0.0 if profile.seats else profile.input_us * request.input_tokens
-            request.first_us = first_us = now_us + int(profile.request_us + taken)
-            done_us = first_us + int(profile.output_us * request.output_tokens) or 1
-            self._clock.call_at(done_us, partial(self._finish, request, width))
+            first_us = now_us + int(profile.request_us + profile.input_us * tokens)
+            request.first_us = first_us
+            done_us = first_us + int(profile.output_us * request.output_tokens)
+            self._clock.call_at(done_us or 1, partial(self._finish, request, width))
 
     def solo_us(self, request: Request) -> float:
         profile = self._profile

@@ -3,6 +3,7 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Sequence
 
 BITS = 7
 """Leading bits that are kept of a value: its bucket is within a 128th of it."""
@@ -17,13 +18,13 @@ class Histogram:
         self._buckets: defaultdict[int, int] = defaultdict(int)
         self.largest = 0
 
-    def add(self, value: int) -> None:
-        """Count a value, at least 0."""
-        shift = value.bit_length() - BITS
-        bucket = value if shift <= 0 else (shift << BITS) + (value >> shift)
-        self._buckets[bucket] += 1
-        if value > self.largest:
-            self.largest = value
+    def add(self, values: Sequence[int]) -> None:
+        """Count values, each at least 0, and one or more of them: together they cost least."""
+        buckets = self._buckets
+        for value in values:
+            shift = value.bit_length() - BITS
+            buckets[value if shift <= 0 else (shift << BITS) + (value >> shift)] += 1
+        self.largest = max(self.largest, *values)
 
     def merge(self, other: "Histogram") -> None:
         """Count all that another one has counted."""

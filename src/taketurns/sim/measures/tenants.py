@@ -2,26 +2,36 @@
 """What each tenant got: counts, service, how long it waited, and how far it was overtaken."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from taketurns.sim.measures.histogram import Histogram
 from taketurns.sim.request import Request
 
 
 class TenantMeasure:
-    """One tenant's sums."""
+    """One tenant's sums.
+
+    Attributes:
+        left: Requests that arrived and wait no more.
+        since_us: When it had none that waited for the last time, and one came.
+        fresh: By how many each was overtaken that was admitted and isn't counted yet.
+    """
 
     __slots__ = (
         "arrived",
         "early",
         "expired",
         "first",
+        "fresh",
         "held_us",
+        "left",
         "overtaken",
         "queued",
         "refused",
         "refused_by",
         "served",
         "service",
+        "since_us",
         "slowdown",
         "tier",
         "tokens",
@@ -30,6 +40,8 @@ class TenantMeasure:
     def __init__(self, tier: str = "") -> None:
         self.tier = tier
         self.arrived = 0
+        self.left = 0
+        self.since_us = 0
         self.refused = 0
         self.refused_by: Counter[str] = Counter()
         self.expired = 0
@@ -38,20 +50,28 @@ class TenantMeasure:
         self.service = 0
         self.held_us = 0
         self.tokens = 0
+        self.fresh: list[int] = []
         self.first = Histogram()
         self.queued = Histogram()
         self.overtaken = Histogram()
         self.slowdown = Histogram()
 
-    def finished(self, request: Request) -> None:
-        """Count a request that has its last token."""
-        self.served += 1
-        tokens, output = request.input_tokens + request.output_tokens, request.output_tokens
+    def finished(self, requests: Sequence[Request]) -> None:
+        """Count requests that have their last token."""
+        self.served += len(requests)
+        output = sum([request.output_tokens for request in requests])
+        tokens = sum([request.input_tokens for request in requests]) + output
         self.tokens += tokens
         self.service += tokens + output
-        arrived_us = request.arrived_us
-        self.first.add(request.first_us - arrived_us)
-        self.queued.add(request.admitted_us - arrived_us)
+        self.first.add([request.first_us - request.arrived_us for request in requests])
+        self.queued.add([request.admitted_us - request.arrived_us for request in requests])
+        self.count_fresh()
+
+    def count_fresh(self) -> None:
+        """Count what has been admitted."""
+        if self.fresh:
+            self.overtaken.add(self.fresh)
+            self.fresh.clear()
 
     def figures(self) -> dict[str, float]:
         """Return its figures by name.

@@ -6,9 +6,10 @@ token to its last. Between two edges only a sum per tenant is kept, and only
 where there is any.
 """
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from taketurns.sim.request import Request
 
@@ -33,65 +34,51 @@ class Timeline:
 
     def __init__(self, edges: Sequence[float]) -> None:
         self.edges = [float(edge) for edge in edges]
+        # Whole microseconds are compared with these.
+        self._whole = [math.ceil(edge) for edge in self.edges]
         gaps = range(len(self.edges) - 1)
         self._gaps = len(gaps)
         self.served: list[defaultdict[str, float]] = [defaultdict(float) for _ in gaps]
         self.demand: list[defaultdict[str, float]] = [defaultdict(float) for _ in gaps]
         self.full: list[set[str]] = [set() for _ in gaps]
         self.tenants: set[str] = set()
-        self._waiting: dict[str, int] = {}
-        self._since: dict[str, int] = {}
 
-    def arrived(self, request: Request) -> None:
-        """A request waits."""
-        tenant = request.tenant
-        waiting = self._waiting.get(tenant)
-        if waiting:
-            self._waiting[tenant] = waiting + 1
-        else:
-            self._waiting[tenant] = 1
-            self._since[tenant] = request.arrived_us
-
-    def left(self, tenant: str, now_us: int) -> None:
-        """A request waits no more."""
-        waiting = self._waiting[tenant] - 1
-        if waiting:
-            self._waiting[tenant] = waiting
-            return
-        del self._waiting[tenant]
-        since = self._since.pop(tenant)
-        if now_us > since:
-            self._mark(tenant, since, now_us)
-
-    def finished(self, request: Request) -> None:
-        """Count a request that has its last token."""
-        tenant, edges = request.tenant, self.edges
+    def finished(self, tenant: str, requests: Iterable[Request]) -> None:
+        """Count requests of a tenant that have their last token."""
         self.tenants.add(tenant)
-        service = request.input_tokens + 2 * request.output_tokens
-        # Floats are compared with floats in a fraction of the time.
-        at = bisect_right(edges, float(request.arrived_us)) - 1
-        if 0 <= at < self._gaps:
-            self.demand[at][tenant] += service
-        begin, end = float(request.first_us), float(request.finished_us)
-        at = bisect_right(edges, begin) - 1
-        if at >= self._gaps or end <= begin:
-            # VTC's code leaves out what has one token: it has no length in time.
-            return
-        if at >= 0 and end <= edges[at + 1]:
-            self.served[at][tenant] += service
-            return
-        per_us = service / (end - begin)
-        for gap in range(max(0, at), self._gaps):
-            start = edges[gap]
-            if start >= end:
-                return
-            part = per_us * (min(end, edges[gap + 1]) - max(begin, start))
-            self.served[gap][tenant] += part
+        # Gaps that were looked at last: most requests are in the same ones as the one before.
+        asked = given = (0, 0, 0)
+        for request in requests:
+            service = request.input_tokens + 2 * request.output_tokens
+            arrived_us = request.arrived_us
+            if not asked[1] <= arrived_us < asked[2]:
+                asked = self._gap_at(arrived_us)
+            if asked[2]:
+                self.demand[asked[0]][tenant] += service
+            begin, end = request.first_us, request.finished_us
+            if not given[1] <= begin < given[2]:
+                given = self._gap_at(begin)
+            if end <= begin:
+                # VTC's code leaves out what has one token: it has no length in time.
+                continue
+            if end < given[2]:
+                self.served[given[0]][tenant] += service
+            else:
+                self._spread(tenant, max(0, given[0]), service, begin, end)
 
-    def close(self, now_us: int) -> None:
-        """Count those that still wait as backlogged until now."""
-        for tenant, since in self._since.items():
-            self._mark(tenant, since, now_us)
+    def _gap_at(self, when_us: int) -> tuple[int, int, int]:
+        """Return the number of the gap at a time, where it begins and ends; outside: 0 and 0."""
+        at = bisect_right(self._whole, when_us) - 1
+        inside = 0 <= at < self._gaps
+        return (at, self._whole[at], self._whole[at + 1]) if inside else (at, 0, 0)
+
+    def _spread(self, tenant: str, gap: int, service: int, begin: int, end: int) -> None:
+        """Count service that goes over edges, from a gap on."""
+        edges, per_us = self.edges, service / (end - begin)
+        while gap < self._gaps and edges[gap] < end:
+            part = per_us * (min(end, edges[gap + 1]) - max(begin, edges[gap]))
+            self.served[gap][tenant] += part
+            gap += 1
 
     def between(
         self, rows: Sequence[Mapping[str, float]], begin: float, end: float
@@ -103,7 +90,8 @@ class Timeline:
                 sums[tenant] = sums.get(tenant, 0.0) + value
         return sums
 
-    def _mark(self, tenant: str, since_us: int, until_us: int) -> None:
+    def backlogged(self, tenant: str, since_us: int, until_us: int) -> None:
+        """Count a tenant as one that always had a request waiting in this time."""
         edges = self.edges
         at = bisect_right(edges, float(since_us - 1))
         while at < len(self.full) and edges[at + 1] <= until_us:

@@ -56,6 +56,8 @@ class RoundRobin:
         self._dispatcher = Dispatcher(self.core, around.clock, self._perform)
         self._gate = None if gate is None else Gate(gate, self.core, enforced=around.throttled)
         self._cost = cost
+        # What every request costs, where they all cost the same.
+        self._price = cost.charge(1, 1) if cost.used(1, 1) is None else None
         self._predictor = predictor
         self._wake = around.wake
         self._gone = around.gone
@@ -75,8 +77,11 @@ class RoundRobin:
         return self.core.queued
 
     def arrived(self, request: Request) -> bool:
-        request.expected = self._predictor.expected(request)
-        request.standing = self._cost.charge(request.input_tokens, request.expected)
+        if self._price is None:
+            request.expected = self._predictor.expected(request)
+            request.standing = self._cost.charge(request.input_tokens, request.expected)
+        else:
+            request.standing = self._price
         ticket = Ticket(
             request.id,
             request.tenant,
@@ -127,15 +132,18 @@ class RoundRobin:
             del self._running[engine][request.id]
         if not self.pushes:
             self._withdraw(engine)
-        self._predictor.seen(request)
         if self._gate is not None:
             self._gate.ended(request, executed=True)
-        cost = self._cost.used(request.input_tokens, request.output_tokens)
-        ended = self._dispatcher.finish(request.id, cost=cost)
         self._count += 1
-        if cost is not None:
-            self._error += abs(cost - ended.ticket.cost)
-            self._cost_sum += cost
+        if self._price is not None:
+            self._dispatcher.finish(request.id)
+            return
+        self._predictor.seen(request)
+        cost = self._cost.used(request.input_tokens, request.output_tokens)
+        assert cost is not None, "where costs differ, usage tells them"
+        ended = self._dispatcher.finish(request.id, cost=cost)
+        self._error += abs(cost - ended.ticket.cost)
+        self._cost_sum += cost
 
     def cancel(self, request_id: str) -> bool:
         """Take a waiting request out; False where it doesn't wait."""
