@@ -19,27 +19,35 @@ import random
 
 from harness import deliver, options_for
 
-from taketurns.core.cost import CostModel, EmaCost, RequestsCost, TokensCost
+from taketurns.core.cost import (
+    REQUEST_COST,
+    TOKENS_PER_ROUND,
+    CostModel,
+    EmaCost,
+    RequestsCost,
+    TokensCost,
+)
 from taketurns.core.decision import Granted
 from taketurns.core.lengths import OutputLengths
 from taketurns.core.model import PoolRules, Ticket, Tier
 from taketurns.core.scheduler import Scheduler
 from taketurns.figures import Figure
+from taketurns.gateway.metering import stride
 
 SLOTS = 16
 PROMPT = 200
 SHORT, LONG = "short", "long"
 QUEUED = 32
-STEPS_PER_QUANTUM = 8
 STEP_US = 20_000
 MEAN_LONG = 400
 
 MODELS: dict[str, tuple[CostModel, int]] = {
-    "requests": (RequestsCost(), 1_000),
-    "tokens": (TokensCost(), 512),
-    "ema, horizon 0": (EmaCost(horizon=0), 512),
-    "ema, horizon 64": (EmaCost(), 512),
-    "ema, horizon 1M": (EmaCost(horizon=1_000_000), 512),
+    "requests": (RequestsCost(), REQUEST_COST),
+    "tokens": (TokensCost(), TOKENS_PER_ROUND),
+    "ema, horizon 0": (EmaCost(horizon=0), TOKENS_PER_ROUND),
+    "ema, horizon 24": (EmaCost(), TOKENS_PER_ROUND),
+    "ema, horizon 64": (EmaCost(horizon=64), TOKENS_PER_ROUND),
+    "ema, horizon 1M": (EmaCost(horizon=1_000_000), TOKENS_PER_ROUND),
 }
 """Cost model and quantum, as they are by default."""
 
@@ -49,11 +57,13 @@ class Run:
 
     def __init__(self, cost: CostModel, quantum: int, *, steady: bool) -> None:
         self._cost = cost
-        self._stride = max(1, quantum // (STEPS_PER_QUANTUM * 2))
+        self._stride = stride(quantum, 2)
         self._steady = steady
         self._dice = random.Random(3)
         self._lengths = OutputLengths()
-        self._scheduler = Scheduler(PoolRules(quantum=quantum, tenant_queue_max=100), [Tier("t")])
+        self._scheduler = Scheduler(
+            PoolRules(quantum, debt_rounds=1_000, tenant_queue_max=100), [Tier("t")]
+        )
         self._scheduler.set_engine("gpu", SLOTS)
         self._running: dict[str, list[int]] = {}
         self._expected: dict[str, int] = {}

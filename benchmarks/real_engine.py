@@ -25,8 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from real.engines import gateway, llamacpp, tiny_model
 
-from taketurns.config.pools import TOKENS_PER_ROUND
-from taketurns.core.cost import EmaCost
+from taketurns.core.cost import TOKENS_PER_ROUND, EmaCost
 from taketurns.figures import Figure
 
 SLOTS = 4

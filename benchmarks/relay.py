@@ -12,18 +12,18 @@ import time
 from harness import deliver, measured, options_for
 
 from taketurns.aio import Turns
-from taketurns.core.cost import EmaCost
+from taketurns.core.cost import TOKENS_PER_ROUND, EmaCost
 from taketurns.core.model import PoolRules, Tier
 from taketurns.dialects.openai_stream import OpenAiVoice
 from taketurns.figures import Figure
-from taketurns.gateway.metering import Foreseen, Meter
+from taketurns.gateway.metering import Foreseen, Meter, stride
 from taketurns.ports.clock import VirtualClock
 from taketurns.telemetry.records import RequestRecord
 from taketurns.wire.sse import EventCutter
 
 CHUNKS = 50_000
 US_MAX = 3.0
-STRIDE = 32
+STEP = stride(TOKENS_PER_ROUND, 2)
 
 EVENT = (
     b'data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk",'
@@ -49,13 +49,16 @@ class Seen:
 def us_per_chunk(chunks: list[bytes]) -> float:
     """Relay one stream's chunks to nobody; return the CPU time of one, in microseconds."""
     turns = Turns(
-        PoolRules(quantum=512), [Tier("t")], clock=VirtualClock(), on_decision=lambda _: None
+        PoolRules(quantum=TOKENS_PER_ROUND),
+        [Tier("t")],
+        clock=VirtualClock(),
+        on_decision=lambda _: None,
     )
     turns.set_engine("gpu", 1)
     turn = turns.turn("tenant", tier="t", ticket_id="one")
     turns.submit([turn.ticket])
     record = RequestRecord("", "")
-    meter = Meter(turn, record, EmaCost(), Foreseen(200, 256, 256), STRIDE, Seen())  # type: ignore[arg-type]
+    meter = Meter(turn, record, EmaCost(), Foreseen(200, 256, 256), STEP, Seen())  # type: ignore[arg-type]
     cutter, voice = EventCutter(), OpenAiVoice(keep_usage=False)
     began = time.process_time()
     for chunk in chunks:

@@ -43,6 +43,18 @@ RECIPES = {
         *("vtc-short-long", "--only", "ours", "--seeds", "8"),
         *("--sweep", f"{OURS}.quantum=20,100,500,3000,20000"),
     ],
+    "steps": [
+        *("vtc-overload", "--only", "ours", "--seeds", "8"),
+        *("--sweep", f"{OURS}.settle_cost=1,16,32,48"),
+    ],
+    "in-out-windows": [
+        *("vtc-in-out-short", "--only", "VTC", "--only", "ours", "--seeds", "8"),
+        *("--sweep", "measured=240,600"),
+    ],
+    "in-out-tried": [
+        *("vtc-in-out-short", "--only", "ours", "--seeds", "8"),
+        *("--sweep", f"{OURS}.horizon=0,16,24,32", "--sweep", f"{OURS}.quantum=20,100,500"),
+    ],
     "debt": [
         *("vtc-in-out", "--only", "ours", "--seeds", "3"),
         *("--sweep", f"{OURS}.debt_rounds=16,64,256,1000"),

@@ -32,8 +32,8 @@ def test_tiers_stand_in_the_order_of_their_ranks(small):
         ({"endpoints": ["chat"]}, 3, REQUEST_COST // 3),
         ({"endpoints": ["chat"]}, 1000, 1),
         ({"endpoints": ["chat"], "quantum": "2k"}, 3, 2000),
-        ({"endpoints": ["completions"], "cost": "tokens"}, 1, 512),
-        ({"endpoints": ["chat"], "cost": "tokens"}, 5, 102),
+        ({"endpoints": ["completions"], "cost": "tokens"}, 1, 100),
+        ({"endpoints": ["chat"], "cost": "ema"}, 5, 20),
         ({"endpoints": ["chat"], "cost": "tokens"}, 1000, 1),
         ({"endpoints": ["embeddings"]}, 1, 64),
         ({"endpoints": ["embeddings"]}, 5, 12),
@@ -43,11 +43,26 @@ def test_tiers_stand_in_the_order_of_their_ranks(small):
         ({"endpoints": ["embeddings"], "cost": "requests"}, 2, REQUEST_COST // 2),
     ],
 )
-def test_the_quantum_is_about_one_request_or_a_64th_of_a_batch(small, model, weight, quantum):
+def test_the_quantum_is_a_request_or_100_tokens_or_a_64th_of_a_batch(small, model, weight, quantum):
     small["models"]["chat"] = {"engines": ENGINES, **model}
     small["tenants"]["acme"]["weight"] = weight
     small["tenants"]["globex"] = {"tier": "production"}
     assert pool(Config.model_validate(small), "chat").rules.quantum == quantum
+
+
+@pytest.mark.parametrize(
+    ("model", "weight", "rounds"),
+    [
+        ({"cost": "requests"}, 100, 64),
+        ({"cost": "ema"}, 1, 1_000),
+        ({"cost": "ema"}, 5, 5_000),
+        ({"cost": "tokens", "quantum": "20k"}, 1, 64),
+    ],
+)
+def test_a_tenant_may_have_64_rounds_or_100_000_tokens_of_debt(small, model, weight, rounds):
+    small["models"]["chat"] = {"endpoints": ["chat"], "engines": ENGINES, **model}
+    small["tenants"]["acme"]["weight"] = weight
+    assert pool(Config.model_validate(small), "chat").rules.debt_rounds == rounds
 
 
 def test_rules_carry_what_the_file_says(small):

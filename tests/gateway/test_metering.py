@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from taketurns.core.cost import EmaCost, RequestsCost
-from taketurns.gateway.metering import Estimates, Foreseen, Meter
+from taketurns.core.cost import HORIZON_DEFAULT, TOKENS_PER_ROUND, EmaCost, RequestsCost
+from taketurns.gateway.metering import STEP_TOKENS_MIN, Estimates, Foreseen, Meter, stride
 from taketurns.telemetry.records import RequestRecord
 from taketurns.testing.engine import ScriptedAnswer, chat_answer, chat_events
 
@@ -151,12 +151,12 @@ def test_a_stream_under_way_is_charged_and_in_the_end_settled(play, chat_model):
         await wire.send(site.raw_post("/v1/chat/completions", STREAM))
         await wire.head()
         standing = site.scheduler("chat")._standing
-        assert list(standing.values()) == [pytest.approx(2 * 256, abs=12)]
+        assert list(standing.values()) == [pytest.approx(2 * (200 + HORIZON_DEFAULT), abs=30)]
         engine.go_on.set()
         await site.until(lambda: site.records)
         (record,) = site.records
         assert record.cost == 3 + 2 * 300
-        assert record.charged == pytest.approx(2 * 64, abs=12)
+        assert record.charged == pytest.approx(2 * HORIZON_DEFAULT, abs=12)
         metrics = (await site.admin("/metrics")).body.decode()
         assert 'taketurns_settlement_error_total{direction="under",model="chat"}' in metrics
 
@@ -237,3 +237,16 @@ def test_no_comment_is_sent_before_a_stream_has_begun(play):
         assert b"ping" not in reply.body
 
     play(scenario, server={"ping": "0.01s"})
+
+
+@pytest.mark.parametrize(
+    ("quantum", "output_weight", "tokens"), [(100, 2, 8), (512, 2, 32), (512, 1, 64), (1, 1_000, 8)]
+)
+def test_a_charge_follows_by_an_eighth_of_a_quantum_or_eight_tokens(quantum, output_weight, tokens):
+    assert stride(quantum, output_weight) == tokens
+
+
+def test_the_default_charge_stays_ahead_of_what_is_produced():
+    """Else a tenant whose answers run would look as if it had taken less than it has."""
+    assert STEP_TOKENS_MIN < HORIZON_DEFAULT
+    assert stride(TOKENS_PER_ROUND, 2) < HORIZON_DEFAULT

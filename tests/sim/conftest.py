@@ -65,10 +65,8 @@ def play():
     ):
         watched = Watched()
 
-        def engine(*given):
-            if model is None:
-                return profile(*given)
-            return model(given[0], profile, *given[1:])
+        def engine(place):
+            return profile(place) if model is None else model(profile, place)
 
         setting = Setting(scheduler, engine, engines, tenants or {}, "0")
         run = Run(setting, iter(requests), watched, clients)

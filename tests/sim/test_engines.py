@@ -110,7 +110,7 @@ def test_an_engine_that_makes_no_sense_is_a_fault_of_the_file(value, words):
         slots(2),
         slots(20, seats=True),
         batches(),
-        lambda number, *rest: ContinuousEngine(number, ROUND, *rest),
+        partial(ContinuousEngine, ROUND),
     ],
 )
 def test_a_request_that_is_alone_takes_its_time_alone(play, engine):

@@ -7,11 +7,14 @@ from random import Random
 import pytest
 from sim.conftest import ROUND, asks
 
+from taketurns.config.model import Config
+from taketurns.config.pools import cost_model, pool
 from taketurns.core.cost import EmaCost, RequestsCost
 from taketurns.core.model import PoolRules, Tier
 from taketurns.errors import ConfigError
+from taketurns.ports.clock import VirtualClock
 from taketurns.sim.reading import Section
-from taketurns.sim.schedulers.base import TenantFacts
+from taketurns.sim.schedulers.base import Surroundings, TenantFacts
 from taketurns.sim.schedulers.counters import LeastCounter
 from taketurns.sim.schedulers.kinds import KINDS, read_scheduler
 from taketurns.sim.schedulers.predictors import LastFive, Learned, Nothing, Oracle
@@ -32,6 +35,23 @@ def backlog(**tenants):
     return [
         asks(f"{name}{number}", tenant=name) for name, n in tenants.items() for number in range(n)
     ]
+
+
+@pytest.mark.parametrize("cost", ["requests", "tokens", "ema"])
+def test_by_default_ours_is_what_a_gateway_is_by_default(cost):
+    model = {"engines": [{"url": "http://127.0.0.1:1"}], "endpoints": ["chat"], "cost": cost}
+    file = {
+        "tiers": {"all": {"rank": 0}},
+        "tenants": {"a": {"tier": "all"}},
+        "models": {"m": model},
+    }
+    config = Config.model_validate(file)
+    around = Surroundings(VirtualClock(), Random(0), {}, 1, print, print)
+    made = read_scheduler(Section({"kind": "round-robin", "cost": cost}))(around)
+    rules, theirs = pool(config, "m").rules, made.core._rules
+    assert (theirs.quantum, theirs.debt_rounds) == (rules.quantum, rules.debt_rounds)
+    assert theirs.min_charge_or_default == rules.min_charge_or_default
+    assert made._cost == cost_model(config.models["m"])
 
 
 def test_per_minute_refuses_what_goes_beyond_and_counts_a_sliding_minute(play):

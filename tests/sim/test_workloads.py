@@ -127,8 +127,8 @@ def test_a_client_in_a_loop_waits_for_its_answer_and_thinks(play):
     value = {"threads": 1, "calls": 3, "think": 2, "input": 1, "output": 1}
     clients = read_loop("acme", Section(value)).clients("0")
 
-    def engine(*given):
-        return SlotsEngine(SlotsProfile(1, 0, 0, 500_000), *given)
+    def engine(place):
+        return SlotsEngine(SlotsProfile(1, 0, 0, 500_000), place)
 
     watched = play(lambda _: FirstCome(), [], profile=engine, model=None, clients=clients)
     assert [one.arrived_us / 1e6 for one in watched.all] == [2, 4.5, 7]

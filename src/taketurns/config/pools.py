@@ -11,20 +11,25 @@ from urllib.parse import urlsplit
 from taketurns.config.engines import EmbeddedEngineConfig, EngineConfig, EngineLimitsConfig
 from taketurns.config.model import Config
 from taketurns.config.served import ModelConfig
-from taketurns.core.cost import REQUEST_COST, CostModel, EmaCost, RequestsCost, TokensCost
+from taketurns.core.cost import (
+    DEBT_ROUNDS,
+    DEBT_TOKENS,
+    REQUEST_COST,
+    TOKENS_PER_ROUND,
+    CostModel,
+    EmaCost,
+    RequestsCost,
+    TokensCost,
+)
 from taketurns.core.model import BatchRules, PoolRules, Tenant, Tier
 from taketurns.ports.engine import EngineLimits
 from taketurns.units import us_from_s
 
-TOKENS_PER_ROUND = 512
-"""Tokens a round, by default, of the tenant with the largest weight: about one answer."""
-
 BATCH_ROUNDS = 64
 """Rounds that one batch is made of, by default: so many tenants find room in it."""
 
-DEBT_ROUNDS = 64
 DEBT_BATCHES = 8
-"""How far a tenant can be set back, by default, in rounds and in batches: the larger of the two."""
+"""Batches that a tenant can be set back, by default; or rounds, if those are more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +148,11 @@ def cost_model(section: ModelConfig) -> CostModel:
 
 
 def _debt_rounds_default(model: ModelConfig, quantum: int) -> int:
-    if model.kind == "generation":
+    if model.kind == "embeddings":
+        return max(DEBT_ROUNDS, DEBT_BATCHES * model.batch.tokens_max // quantum)
+    if model.cost_or_default == "requests":
         return DEBT_ROUNDS
-    return max(DEBT_ROUNDS, DEBT_BATCHES * model.batch.tokens_max // quantum)
+    return max(DEBT_ROUNDS, DEBT_TOKENS // quantum)
 
 
 def _batch(model: ModelConfig) -> BatchRules | None:

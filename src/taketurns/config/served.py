@@ -67,7 +67,7 @@ class TokenCostConfig(Section):
 
     horizon: Annotated[Count, between(0, COUNT_MAX)] = HORIZON_DEFAULT
     """Output tokens that a running request is charged ahead of what it has produced, with
-    ``cost: ema``; 0: none. Default 64."""
+    ``cost: ema``; 0: none. Default 24."""
 
 
 KIND_BY_ENDPOINT: dict[str, Kind] = {
@@ -128,8 +128,9 @@ class ModelConfig(Section):
 
     quantum: Annotated[Count, between(1, COUNT_MAX)] | None = None
     """Cost units that a tenant of weight 1 gets per round. Default: for the tenant with the largest
-    weight about one request, or a 64th of a batch. A request is 1,000 units where requests are
-    counted; where tokens are, an input token is 1 and an output token 2."""
+    weight one request where requests are counted, 100 where tokens are, or a 64th of a batch. A
+    request is 1,000 units where requests are counted; where tokens are, an input token is 1 and an
+    output token 2."""
 
     scheduler: Literal["round_robin", "shared_queue"] = "round_robin"
     """``shared_queue`` puts all tenants in one queue, for comparison. Default round_robin."""
@@ -157,8 +158,9 @@ class ModelConfig(Section):
     counts and reports them. Without a wait target it means nothing. Default enforce."""
 
     debt_rounds: Annotated[Count, between(1, 1_000_000)] | None = None
-    """Rounds that a tenant can be set back when requests cost more than foreseen. Default 64, and
-    for embeddings at least as many as eight batches are made of."""
+    """Rounds that a tenant can be set back when requests cost more than foreseen. Default 64,
+    where tokens are counted at least as many as 100,000 units are made of, and for embeddings at
+    least as many as eight batches are made of."""
 
     batch: BatchConfig = BatchConfig()
     """How texts are put together. Embeddings only."""

@@ -85,8 +85,16 @@ class TokensCost:
         return self.charge(input_tokens, output_tokens)
 
 
-HORIZON_DEFAULT = 64
+HORIZON_DEFAULT = 24
 """Output tokens that a running request is charged ahead of what it has produced."""
+
+TOKENS_PER_ROUND = 100
+"""Tokens a round, by default, of the tenant with the largest weight: far less than a request."""
+
+DEBT_ROUNDS = 64
+DEBT_TOKENS = 100_000
+"""How far a tenant can be set back, by default, in rounds, and where tokens are counted in tokens
+too: the larger of the two. What one tenant has in flight is debt."""
 
 
 @dataclass(frozen=True, slots=True)

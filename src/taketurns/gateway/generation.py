@@ -30,7 +30,7 @@ from taketurns.gateway.affinity import affinity_of
 from taketurns.gateway.availability import ATTEMPTS, NO_ROOM, Availability, EngineCall
 from taketurns.gateway.coordination import MakeTurns
 from taketurns.gateway.exchange import JSON, Answer, ClientGoneError, Exchange
-from taketurns.gateway.metering import STEPS_PER_QUANTUM, Estimates, Foreseen, Meter
+from taketurns.gateway.metering import Estimates, Foreseen, Meter, stride
 from taketurns.gateway.pools import Caller, Pace, ServedModel
 from taketurns.gateway.relay import (
     StreamRelay,
@@ -123,8 +123,7 @@ class GenerationPool:
         self._bounds = Bounds(model.section)
         self._clock = clock
         self._watch = watch
-        # An output token is the unit that a running request's charge grows by.
-        self._stride = max(1, facts.rules.quantum // (STEPS_PER_QUANTUM * model.output_weight))
+        self._stride = stride(facts.rules.quantum, model.output_weight)
 
     def serve(self) -> None:
         """Begin: from here on turns are granted."""

@@ -22,8 +22,16 @@ from taketurns.wire.sse import payloads
 NEVER = sys.maxsize
 
 STEPS_PER_QUANTUM = 8
-"""A running request's charge follows its tokens in steps of this part of a quantum: as fine as
-the least charge of a request, so that what isn't charged yet is less than any request costs."""
+STEP_TOKENS_MIN = 8
+"""A running request's charge follows its tokens in steps of this part of a quantum, but of so many
+tokens at least: a third of what is charged ahead by default, which so stays in front."""
+
+
+def stride(quantum: int, output_weight: int) -> int:
+    """Return the output tokens from one look at a running charge to the next."""
+    # An output token is the unit that a running request's charge grows by.
+    return max(STEP_TOKENS_MIN, quantum // (STEPS_PER_QUANTUM * output_weight))
+
 
 EVENTS_WITHOUT_TOKEN = 3
 """Events of a chat that carry no token: the first, the last and ``[DONE]``."""

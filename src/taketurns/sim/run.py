@@ -9,7 +9,7 @@ from random import Random
 from typing import Protocol
 
 from taketurns.ports.clock import VirtualClock
-from taketurns.sim.engines.base import EngineFactory
+from taketurns.sim.engines.base import EngineFactory, Place
 from taketurns.sim.request import Client, Request
 from taketurns.sim.schedulers.base import SimScheduler, Surroundings, TenantFacts
 
@@ -101,7 +101,7 @@ class Run:
             )
         )
         self.engines = [
-            setting.engine(number, self.clock, self.scheduler, self)
+            setting.engine(Place(number, self.clock, self.scheduler, self))
             for number in range(setting.engines)
         ]
 

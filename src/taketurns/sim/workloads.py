@@ -162,7 +162,9 @@ def _arrivals(section: Section) -> Arrivals:
     period, depth = section.number("period", 0), section.number("depth", 1, 0, 1)
     start = section.number("start", 0)
     stop = section.number("stop", float("inf"))
-    times = _even(rate) if kind == "even" else _renewal(rate, cv if kind == "gamma" else 1.0)
+    phase = section.number("phase", 0, 0, 1) if "phase" in section else None
+    spread = cv if kind == "gamma" else 1.0
+    times = _even(rate, phase) if kind == "even" else _renewal(rate, spread)
     if not (off or period or start) and stop == float("inf"):
         return times
 
@@ -179,12 +181,13 @@ def _arrivals(section: Section) -> Arrivals:
     return arrivals
 
 
-def _even(rate: float) -> Arrivals:
-    """Arrive in equal steps, from a random phase: as VTC's suites do."""
+def _even(rate: float, phase: float | None) -> Arrivals:
+    """Arrive in equal steps, from a phase, random where none is given: as VTC's suites do."""
 
     def times(random: Random, duration: float) -> Iterator[float]:
-        phase = random.random()
-        return ((phase + step) / rate for step in range(1, int(rate * duration) + 1))
+        drawn = random.random()
+        begin = drawn if phase is None else phase
+        return ((begin + step) / rate for step in range(1, int(rate * duration) + 1))
 
     return times
 

@@ -2,7 +2,8 @@
 """What a run asks of an engine model."""
 
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from taketurns.ports.clock import Clock
 from taketurns.sim.request import Request
@@ -47,5 +48,44 @@ class EngineWatcher(Protocol):
         ...
 
 
-EngineFactory = Callable[[int, Clock, SimScheduler, EngineWatcher], SimEngine]
-"""Makes an engine from its number, the clock, its scheduler and its watcher."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an engine stands in a run.
+
+    Attributes:
+        number: Its number.
+        clock: The run's clock.
+        scheduler: Whom it asks.
+        watcher: Learns what happens.
+    """
+
+    number: int
+    clock: Clock
+    scheduler: SimScheduler
+    watcher: EngineWatcher
+
+
+EngineFactory = Callable[[Place], SimEngine]
+"""Makes an engine for its place."""
+
+Profile = TypeVar("Profile")
+
+
+class Engine(Generic[Profile]):
+    """What every model of an engine begins with.
+
+    Args:
+        profile: How fast it is and how much it holds.
+        place: Where it stands.
+    """
+
+    patient = True
+
+    def __init__(self, profile: Profile, place: Place) -> None:
+        self.number = place.number
+        self.idle = True
+        self.busy_us = 0
+        self._profile = profile
+        self._clock = place.clock
+        self._scheduler = place.scheduler
+        self._watcher = place.watcher

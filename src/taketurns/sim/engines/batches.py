@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from taketurns.ports.clock import Clock
-from taketurns.sim.engines.base import EngineWatcher
+from taketurns.sim.engines.base import Engine, Place
 from taketurns.sim.request import Request
-from taketurns.sim.schedulers.base import SimScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +32,11 @@ class BatchProfile:
     padded: bool
 
 
-class BatchEngine:
-    """One engine.
+class BatchEngine(Engine[BatchProfile]):
+    """One engine."""
 
-    Args:
-        profile: How fast it is.
-        number: Its number.
-        clock: The run's clock.
-        scheduler: Whom it asks.
-        watcher: Learns what happens.
-    """
-
-    patient = True
-
-    def __init__(
-        self,
-        profile: BatchProfile,
-        number: int,
-        clock: Clock,
-        scheduler: SimScheduler,
-        watcher: EngineWatcher,
-    ) -> None:
-        self.number = number
-        self.idle = True
-        self.busy_us = 0
-        self._profile = profile
-        self._clock = clock
-        self._scheduler = scheduler
-        self._watcher = watcher
+    def __init__(self, profile: BatchProfile, place: Place) -> None:
+        super().__init__(profile, place)
         self._batches = 0
         self._tokens = 0
 

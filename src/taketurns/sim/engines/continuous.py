@@ -13,10 +13,9 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from taketurns.ports.clock import Clock, Timer
-from taketurns.sim.engines.base import EngineWatcher
+from taketurns.ports.clock import Timer
+from taketurns.sim.engines.base import Engine, Place
 from taketurns.sim.request import Request
-from taketurns.sim.schedulers.base import SimScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,34 +61,11 @@ _Resident = tuple[int, int, int, Request]
 """Minus the step of its last token, number, resident tokens less steps made, request."""
 
 
-class ContinuousEngine:
-    """One engine.
+class ContinuousEngine(Engine[ContinuousProfile]):
+    """One engine."""
 
-    Args:
-        number: Its number.
-        profile: How fast it is.
-        clock: The run's clock.
-        scheduler: Whom it asks.
-        watcher: Learns what happens.
-    """
-
-    patient = True
-
-    def __init__(
-        self,
-        number: int,
-        profile: ContinuousProfile,
-        clock: Clock,
-        scheduler: SimScheduler,
-        watcher: EngineWatcher,
-    ) -> None:
-        self.number = number
-        self.idle = True
-        self.busy_us = 0
-        self._profile = profile
-        self._clock = clock
-        self._scheduler = scheduler
-        self._watcher = watcher
+    def __init__(self, profile: ContinuousProfile, place: Place) -> None:
+        super().__init__(profile, place)
         self._running: list[_Resident] = []
         self._resident = 0
         self._numbers = 0

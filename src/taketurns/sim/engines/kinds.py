@@ -6,13 +6,11 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from taketurns.ports.clock import Clock
-from taketurns.sim.engines.base import EngineFactory, EngineWatcher, SimEngine
+from taketurns.sim.engines.base import EngineFactory
 from taketurns.sim.engines.batches import BatchEngine, BatchProfile
 from taketurns.sim.engines.continuous import A10G_LLAMA2_7B, ContinuousEngine, ContinuousProfile
 from taketurns.sim.engines.slots import SlotsEngine, SlotsProfile
 from taketurns.sim.reading import Section
-from taketurns.sim.schedulers.base import SimScheduler
 
 PROFILES = {"a10g-llama2-7b": A10G_LLAMA2_7B}
 
@@ -46,19 +44,9 @@ def _continuous(section: Section) -> EngineMaker:
 
     def make(random: Random) -> EngineFactory:
         drawn: dict[str, Any] = {name: draw(random) * 1_000 for name, draw in times.items()}
-        return partial(_continuous_engine, ContinuousProfile(**drawn, **counts))
+        return partial(ContinuousEngine, ContinuousProfile(**drawn, **counts))
 
     return make
-
-
-def _continuous_engine(
-    profile: ContinuousProfile,
-    number: int,
-    clock: Clock,
-    scheduler: SimScheduler,
-    watcher: EngineWatcher,
-) -> SimEngine:
-    return ContinuousEngine(number, profile, clock, scheduler, watcher)
 
 
 def _slots(section: Section) -> EngineMaker:
@@ -69,19 +57,9 @@ def _slots(section: Section) -> EngineMaker:
 
     def make(random: Random) -> EngineFactory:
         drawn = {name: draw(random) * 1_000 for name, draw in times.items()}
-        return partial(_slots_engine, SlotsProfile(slots, **drawn, seats=seats))
+        return partial(SlotsEngine, SlotsProfile(slots, **drawn, seats=seats))
 
     return make
-
-
-def _slots_engine(
-    profile: SlotsProfile,
-    number: int,
-    clock: Clock,
-    scheduler: SimScheduler,
-    watcher: EngineWatcher,
-) -> SimEngine:
-    return SlotsEngine(profile, number, clock, scheduler, watcher)
 
 
 def _batches(section: Section) -> EngineMaker:

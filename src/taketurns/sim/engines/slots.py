@@ -9,10 +9,8 @@ and for large simulations: two events a request. A request may take several
 from dataclasses import dataclass
 from functools import partial
 
-from taketurns.ports.clock import Clock
-from taketurns.sim.engines.base import EngineWatcher
+from taketurns.sim.engines.base import Engine, Place
 from taketurns.sim.request import Request
-from taketurns.sim.schedulers.base import SimScheduler
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,34 +32,13 @@ class SlotsProfile:
     seats: bool = False
 
 
-class SlotsEngine:
-    """One engine.
-
-    Args:
-        profile: How fast it is.
-        number: Its number.
-        clock: The run's clock.
-        scheduler: Whom it asks.
-        watcher: Learns what happens.
-    """
+class SlotsEngine(Engine[SlotsProfile]):
+    """One engine."""
 
     patient = False
 
-    def __init__(
-        self,
-        profile: SlotsProfile,
-        number: int,
-        clock: Clock,
-        scheduler: SimScheduler,
-        watcher: EngineWatcher,
-    ) -> None:
-        self.number = number
-        self.idle = True
-        self.busy_us = 0
-        self._profile = profile
-        self._clock = clock
-        self._scheduler = scheduler
-        self._watcher = watcher
+    def __init__(self, profile: SlotsProfile, place: Place) -> None:
+        super().__init__(profile, place)
         self._free = profile.slots
         self._since_us = 0
 

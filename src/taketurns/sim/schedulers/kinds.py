@@ -3,7 +3,17 @@
 
 from collections.abc import Callable, Sequence
 
-from taketurns.core.cost import HORIZON_DEFAULT, CostModel, EmaCost, RequestsCost, TokensCost
+from taketurns.core.cost import (
+    DEBT_ROUNDS,
+    DEBT_TOKENS,
+    HORIZON_DEFAULT,
+    REQUEST_COST,
+    TOKENS_PER_ROUND,
+    CostModel,
+    EmaCost,
+    RequestsCost,
+    TokensCost,
+)
 from taketurns.core.model import BatchRules, PoolRules, Tier
 from taketurns.sim.reading import Section
 from taketurns.sim.schedulers.base import SimScheduler, Surroundings
@@ -81,10 +91,13 @@ def _read_round_robin(section: Section, *, shared_queue: bool = False) -> Inner:
     """Read all about the production scheduler but its slots."""
     tiers, cost = read_tiers(section), _cost(section)
     gate = _gate(section, tiers)
+    requests = isinstance(cost, RequestsCost)
+    quantum = section.whole("quantum", REQUEST_COST if requests else TOKENS_PER_ROUND, 1)
+    debt_rounds = DEBT_ROUNDS if requests else max(DEBT_ROUNDS, DEBT_TOKENS // quantum)
     rules = PoolRules(
-        quantum=section.whole("quantum", 500, 1),
+        quantum=quantum,
         min_charge=section.whole_or_none("min_charge", None, "default"),
-        debt_rounds=section.whole("debt_rounds", 64, 1),
+        debt_rounds=section.whole("debt_rounds", debt_rounds, 1),
         tenant_queue_max=section.whole("tenant_queue_max", 10_000_000, 1),
         queue_max=section.whole("queue_max", 100_000_000, 1),
         batch=_batch(section),
