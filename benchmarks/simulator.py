@@ -22,12 +22,14 @@ from typing import Any
 
 from harness import deliver, measured, options_for
 
+from taketurns.cli.output import progress
 from taketurns.core.model import PoolRules, Ticket, Tier
 from taketurns.core.scheduler import Scheduler
 from taketurns.figures import Figure
 from taketurns.sim.engines.kinds import read_engine
 from taketurns.sim.experiment import run_all
 from taketurns.sim.measures.collect import Collected
+from taketurns.sim.progress import Told
 from taketurns.sim.reading import Section
 from taketurns.sim.request import Request
 from taketurns.sim.run import Run, Setting
@@ -173,11 +175,13 @@ def large(requests: int, tenants: int, engines: int) -> list[Figure]:
     traffic = TRAFFIC | {"rate": rate, "population": tenants, "exponent": 1.1}
     duration = requests / rate
     arrivals = merged(read_traffic("tenant", Section(traffic)), "0", duration)
-    rules = RULES | {"slots": 8}
-    run, observer = prepared(rules, engine, arrivals, round(duration * 1e6), engines)
-    begin = time.process_time()
-    run.go()
-    observer.close(run.clock.now_us())
+    rules, span_us = RULES | {"slots": 8}, round(duration * 1e6)
+    with progress(1, "simulated") as done:
+        told = Told(span_us, done)
+        run, observer = prepared(rules, engine, told.watched(arrivals), span_us, engines)
+        begin = time.process_time()
+        run.go()
+        observer.close(run.clock.now_us())
     took = time.process_time() - begin
     with Path("/proc/self/status").open(encoding="ascii") as status:
         peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))

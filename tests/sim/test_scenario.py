@@ -158,3 +158,15 @@ def test_a_file_that_is_no_mapping_is_a_fault(scenario, text):
 def test_a_name_that_is_nowhere_names_those_there_are():
     with pytest.raises(ConfigError, match="vtc-table2"):
         load("vtc-table")
+
+
+@pytest.mark.parametrize("name", ["vtc-on-off", "apf-equal", "throttle"])
+def test_a_run_tells_how_far_it_is_and_in_the_end_that_it_is_over(name):
+    _, value = load(name)
+    value["duration"] = value["measured"] = 20
+    value["schedulers"] = {"ours": value["schedulers"]["ours"]}
+    value.pop("until", None) if name != "apf-equal" else value.update(until=20)
+    shares = []
+    run_all(read(name, value, Path()), {}, 2, shares.append)
+    assert sum(shares) == pytest.approx(2)
+    assert len(shares) > 90 or name == "apf-equal"

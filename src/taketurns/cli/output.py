@@ -42,24 +42,24 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def progress(total: int, what: str) -> Iterator[Callable[[], None]]:
-    """Show how much of something is done, on a terminal only; yield what to call after each."""
+def progress(total: int, what: str) -> Iterator[Callable[[float], None]]:
+    """Show how much of something is done, on a terminal only; yield what to tell of each part."""
     if not sys.stderr.isatty():
-        yield lambda: None
+        yield lambda _part: None
         return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
+        TaskProgressColumn,
         TextColumn,
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn(what), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
-        yield lambda: bar.advance(task)
+        yield lambda part: bar.advance(task, part)
 
 
 def when(seconds: int | None) -> str:

@@ -2,13 +2,14 @@
 """Runs a scenario: each scheduler over its seeds, and what came out, summed up."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
 from taketurns.sim.measures.collect import Collected
 from taketurns.sim.measures.targets import Truth
 from taketurns.sim.measures.tenants import TenantMeasure
+from taketurns.sim.progress import Done, Told
 from taketurns.sim.run import Observer, Run, Setting
 from taketurns.sim.scenario import Scenario
 from taketurns.units import us_from_s
@@ -44,7 +45,9 @@ class Row:
         return min(values), max(values)
 
 
-def run_once(scenario: Scenario, scheduler: str, seed: int) -> tuple[dict[str, float], Collected]:
+def run_once(
+    scenario: Scenario, scheduler: str, seed: int, done: Done = lambda _share: None
+) -> tuple[dict[str, float], Collected]:
     """Run one scheduler once.
 
     The seed alone decides what is drawn: all schedulers see the same requests
@@ -65,7 +68,8 @@ def run_once(scenario: Scenario, scheduler: str, seed: int) -> tuple[dict[str, f
         str(seed),
         None if scenario.end_s is None else us_from_s(scenario.end_s),
     )
-    run = _run(scenario, setting, observer, seed)
+    told = Told(us_from_s(scenario.duration_s), done)
+    run = _run(scenario, setting, observer, seed, told)
     observer.solo = run.engines[0].solo_us
     run.go()
     observer.close(run.clock.now_us())
@@ -73,8 +77,9 @@ def run_once(scenario: Scenario, scheduler: str, seed: int) -> tuple[dict[str, f
     if "false_admits" in figures:
         truth = Truth(observer.targets.turned_away, us_from_s(scenario.duration_s))
         again = replace(setting, engine=scenario.engine(Random(f"engine {seed}")), throttled=False)
-        _run(scenario, again, truth, seed).go()
+        _run(scenario, again, truth, seed, Told(0, lambda _share: None)).go()
         figures |= truth.figures()
+    told.over()
     for name in scenario.show:
         tenant, _, figure = name.rpartition(".")
         if tenant and name not in figures:
@@ -83,16 +88,16 @@ def run_once(scenario: Scenario, scheduler: str, seed: int) -> tuple[dict[str, f
     return figures, observer
 
 
-def _run(scenario: Scenario, setting: Setting, observer: Observer, seed: int) -> Run:
+def _run(scenario: Scenario, setting: Setting, observer: Observer, seed: int, told: Told) -> Run:
     clients = [client for loop in scenario.loops for client in loop.clients(str(seed))]
-    return Run(setting, scenario.arrivals(str(seed)), observer, clients)
+    return Run(setting, told.watched(scenario.arrivals(str(seed))), observer, clients)
 
 
 def run_all(
     scenario: Scenario,
     point: Mapping[str, object],
     seeds: int,
-    done: Callable[[], None] = lambda: None,
+    done: Done = lambda _share: None,
 ) -> list[Row]:
     """Run every scheduler of a scenario over its seeds.
 
@@ -100,18 +105,17 @@ def run_all(
         scenario: The scenario.
         point: Where in a sweep this is.
         seeds: How many runs of each.
-        done: Called after each run.
+        done: Told of each run's progress.
     """
     rows = []
     for scheduler in scenario.schedulers:
         runs = []
         first: Collected | None = None
         for seed in range(seeds):
-            figures, observed = run_once(scenario, scheduler, seed)
+            figures, observed = run_once(scenario, scheduler, seed, done)
             runs.append(figures)
             if seed == 0:
                 first = observed
-            done()
         assert first is not None, "there is a run or more"
         rows.append(
             Row(
