@@ -26,7 +26,7 @@ LINES_MAX_RAISED = {
     # One algorithm: each method leans on the rules that the others keep.
     "core/ring.py": 445,
     # The façade of the core: a method for each event, half of it their contracts.
-    "core/scheduler.py": 500,
+    "core/scheduler.py": 510,
 }
 
 
