@@ -45,16 +45,16 @@ class Dispatcher:
         Raises:
             ValueError: A ticket can't be queued, see :meth:`Scheduler.submit`.
         """
-        queued: list[str] = []
+        queued = 0
         try:
             for ticket in tickets:
                 refused = self.scheduler.submit(ticket)
                 if refused is not None:
-                    self._withdraw(queued)
+                    self._withdraw(tickets[:queued])
                     return refused
-                queued.append(ticket.id)
+                queued += 1
         except ValueError:
-            self._withdraw(queued)
+            self._withdraw(tickets[:queued])
             raise
         if not self.scheduler.settled:
             self.pump()
@@ -131,9 +131,9 @@ class Dispatcher:
             self._timer.cancel()
             self._timer = None
 
-    def _withdraw(self, ticket_ids: Sequence[str]) -> None:
-        for ticket_id in ticket_ids:
-            self.scheduler.cancel(ticket_id)
+    def _withdraw(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            self.scheduler.cancel(ticket.id)
 
     def _set_alarm(self) -> None:
         wake_us = self.scheduler.next_wake_us()

@@ -80,9 +80,10 @@ def test_tenants_figures_count_overtaking_holding_and_early_ones():
     seen.finished(quick)
     seen.admitted(late)
     seen.close(4_500_000)
-    a, b = (seen.tenants[name].figures() for name in "ab")
+    a, b = (seen.tenants[name].figures(seen.service) for name in "ab")
     assert (a["early"], b["early"]) == (0, 1)
     assert (a["held_s"], b["held_s"]) == (2 * 1.5, 2.0)
+    assert (a["share"], b["share"]) == (0, 1)
     assert a["overtaken_p99"] == 1
     assert b["overtaken_p99"] == 0
     assert seen.figures()["served"] == 1
@@ -96,7 +97,7 @@ def test_slowdown_is_time_of_what_it_takes_alone():
         seen.admitted(request)
         seen.finished(request)
     seen.close(SPAN)
-    figures = seen.tenants["a"].figures()
+    figures = seen.tenants["a"].figures(seen.service)
     assert figures["slowdown_p50"] == pytest.approx(1, rel=0.01)
     assert figures["slowdown_p99"] == pytest.approx(4, rel=0.01)
 

@@ -68,3 +68,11 @@ def test_turns_alone_leave_the_residual_time_of_a_full_engine():
     assert found["FCFS"]["quiet.first_token_p99_s"] > 200
     assert 3 < found["ours"]["quiet.first_token_p99_s"] < 15
     assert found["ours"]["refused"] == 0 < found["RPM 60"]["refused"]
+
+
+@pytest.mark.parametrize("scheduler", ["VTC", "ours"])
+def test_service_is_shared_by_weight_though_all_ask_for_the_same(scheduler):
+    _, found = runs("weighted", scheduler, "FCFS")
+    shares = [found[scheduler][f"client-{number}.share"] for number in (1, 2, 3, 4)]
+    assert shares == pytest.approx([0.1, 0.2, 0.3, 0.4], abs=0.02)
+    assert found["FCFS"]["client-1.share"] == pytest.approx(0.25, abs=0.02)

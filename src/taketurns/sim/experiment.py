@@ -84,7 +84,7 @@ def run_once(
         tenant, _, figure = name.rpartition(".")
         if tenant and name not in figures:
             measure = observer.tenants.get(tenant) or TenantMeasure()
-            figures[name] = measure.figures()[figure]
+            figures[name] = measure.figures(observer.service)[figure]
     return figures, observer
 
 
@@ -122,7 +122,7 @@ def run_all(
                 scheduler,
                 point,
                 runs,
-                {name: each.figures() for name, each in sorted(first.tenants.items())},
+                {name: each.figures(first.service) for name, each in sorted(first.tenants.items())},
                 first.bins.rates(first.timeline),
                 first.bins.fair(first.timeline),
             )

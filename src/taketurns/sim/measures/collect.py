@@ -13,7 +13,7 @@ from taketurns.sim.measures.timeline import Timeline
 from taketurns.sim.measures.windows import Windows
 from taketurns.sim.request import Request
 
-TOGETHER = 4_096
+TOGETHER = 8_192
 """Finished requests that are counted together: that is several times cheaper than one by one."""
 
 
@@ -100,6 +100,11 @@ class Collected:
                 self.timeline.backlogged(name, tenant.since_us, now_us)
         for request in self._running.values():
             self._hold(request, now_us, self._held_from_us or 0)
+
+    @property
+    def service(self) -> int:
+        """Service of all tenants together, once it's closed."""
+        return sum(tenant.service for tenant in self.tenants.values())
 
     def figures(self) -> dict[str, float]:
         """Return the run's figures by name, once it's closed."""

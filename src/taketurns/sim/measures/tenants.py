@@ -73,9 +73,10 @@ class TenantMeasure:
             self.overtaken.add(self.fresh)
             self.fresh.clear()
 
-    def figures(self) -> dict[str, float]:
+    def figures(self, all_service: int) -> dict[str, float]:
         """Return its figures by name.
 
+        ``share``: of the service of all tenants.
         ``early``: how many of the first so many that the scenario counts.
         ``held_s``: seconds that it held slots, or seats: its input tokens.
         ``overtaken_p99``: how many that came later went before it.
@@ -90,6 +91,7 @@ class TenantMeasure:
             "served": self.served,
             "early": self.early,
             "service": self.service,
+            "share": self.service / all_service if all_service else 0.0,
             "held_s": self.held_us / 1e6,
             "queued_p50_s": self.queued.quantile(0.5) / 1e6,
             "queued_p99_s": self.queued.quantile(0.99) / 1e6,
