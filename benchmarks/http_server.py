@@ -20,6 +20,7 @@ from aiohttp import web
 from harness import deliver, measured, options_for
 from loopback import request
 
+from taketurns.figures import median
 from taketurns.gateway.exchange import Answer, Exchange
 from taketurns.gateway.inbound import Receiving
 from taketurns.gateway.server import HttpServer
@@ -27,7 +28,7 @@ from taketurns.system import SystemClock
 
 CONNECTIONS = 32
 REQUESTS = 20_000
-RATIO_MAX = 0.5
+RATIO_MAX = 0.8
 BODY = b"x" * 1024
 JSON = {"Content-Type": "application/json"}
 
@@ -148,7 +149,7 @@ def main() -> None:
             ratios,
             "",
             f"<= {RATIO_MAX:g}",
-            reached=min(ratios) <= RATIO_MAX,
+            reached=median(ratios) <= RATIO_MAX,
         ),
     ]
     deliver(figures, options, {"aiohttp": version("aiohttp")})

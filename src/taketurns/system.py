@@ -51,8 +51,12 @@ def wall_time() -> datetime:
 
 def wall_text() -> str:
     """Return the time of day as RFC 3339 has it, in UTC, to the millisecond."""
-    seconds, ms = divmod(time.time_ns() // NS_PER_MS, 1_000)
-    return f"{_second_text(seconds)}.{ms:03}+00:00"
+    return _ms_text(time.time_ns() // NS_PER_MS)
+
+
+@lru_cache(2)
+def _ms_text(ms: int) -> str:
+    return f"{_second_text(ms // 1_000)}.{ms % 1_000:03}+00:00"
 
 
 @lru_cache(2)

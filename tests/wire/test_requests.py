@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from taketurns.errors import RequestError
 from taketurns.wire.chunks import FRAMING_BYTES_MAX
 from taketurns.wire.request_head import HeadLimits
-from taketurns.wire.requests import BLANK_LINES_MAX, RequestReader
+from taketurns.wire.requests import BLANK_LINES_MAX, CHUNKS_AT_ONCE_BYTES, RequestReader
 
 LIMITS = HeadLimits(head_bytes_max=2_000, headers_max=20, target_bytes_max=500)
 HOST = "Host: gateway"
@@ -41,6 +41,8 @@ def read(*pieces):
                 if head is None:
                     break
                 body += reader.read_body()
+                while reader.more:
+                    body += reader.read_body()
                 if not reader.done:
                     break
                 seen.append((head, body))
@@ -394,6 +396,17 @@ def test_what_is_no_content_of_a_body_is_bounded(framing):
         400,
         "broken_body",
     )
+
+
+def test_a_body_of_many_chunks_is_read_in_several_calls():
+    reader, size = RequestReader(LIMITS), 3 * CHUNKS_AT_ONCE_BYTES // 6
+    reader.feed(request(HOST, CHUNKED, body=b"1\r\na\r\n" * size + b"0\r\n\r\n") + NEXT)
+    reader.read_head()
+    pieces = [reader.read_body()]
+    while reader.more:
+        pieces.append(reader.read_body())
+    assert max(map(len, pieces)) <= CHUNKS_AT_ONCE_BYTES // 6
+    assert (reader.done, sum(map(len, pieces)), reader.unread) == (True, size, NEXT)
 
 
 # Fuzzed

@@ -22,6 +22,7 @@ from typing import cast
 from taketurns.errors import RequestError
 from taketurns.gateway.exchange import ClientGoneError
 from taketurns.gateway.peer import Http1Peer, write_refusal
+from taketurns.system import give_way
 from taketurns.wire.request_head import Head, HeadLimits
 from taketurns.wire.requests import RequestReader
 
@@ -258,9 +259,10 @@ class Inbound(asyncio.Protocol):
 
     def look_for_leave(self) -> None:
         """See whether a client has left of whom nothing is read at present."""
-        if self._paused and self.task is not None and self.transport is not None:
+        transport = self.transport
+        if self._paused and transport is not None and not transport.is_closing():
             poll = select.poll()
-            poll.register(self.transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
+            poll.register(transport.get_extra_info("socket").fileno(), select.POLLRDHUP)
             if poll.poll(0):
                 self._leave()
                 self.abort()
@@ -291,13 +293,19 @@ class Inbound(asyncio.Protocol):
         """
         whole = bytearray(body)
         while not self.reader.done and len(whole) <= bytes_max:
-            self._more = self._loop.create_future()
-            try:
-                await self._more
-            finally:
-                self._more = None
+            if self.reader.more:
+                await give_way()
+            else:
+                await self._wait_for_more()
             whole += self.read_now()
         return bytes(whole)
+
+    async def _wait_for_more(self) -> None:
+        self._more = self._loop.create_future()
+        try:
+            await self._more
+        finally:
+            self._more = None
 
     def write(self, data: bytes) -> bool:
         """Write; False where the client is behind with reading.
@@ -439,10 +447,10 @@ class Inbound(asyncio.Protocol):
             self.transport.write_eof()
 
     def _look_at_end(self, now_s: float) -> None:
-        """Give a client more time that still takes what was written."""
+        """Give a client more time that takes what was written, half of what is left each time."""
         assert self.transport is not None
         unwritten = self.transport.get_write_buffer_size()
-        if 0 < unwritten < self._unwritten:
+        if 0 < unwritten <= self._unwritten / 2:
             self._unwritten = unwritten
             self.deadline_s = now_s + LINGER_S
         else:

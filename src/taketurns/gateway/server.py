@@ -119,13 +119,13 @@ class HttpServer:
         return Inbound(loop, self._receiving, self._crowd, self._answer, self._closing)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._sweep_timer = loop.call_later(self._sweep_s, self._sweep, loop)
         now_s = loop.time()
         for connection in self.connections:
             if connection.deadline_s <= now_s:
                 connection.look(now_s)
             if POLLS:
                 connection.look_for_leave()
-        self._sweep_timer = loop.call_later(self._sweep_s, self._sweep, loop)
 
     async def _answer(self, head: Head, peer: Http1Peer, address: str) -> None:
         record = RequestRecord(time=wall_text(), request_id=new_id("req_"))

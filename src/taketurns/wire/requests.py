@@ -25,6 +25,9 @@ from taketurns.wire.request_head import (
 BLANK_LINES_MAX = 2
 """Empty lines that may come before a request: some clients end a body with one."""
 
+CHUNKS_AT_ONCE_BYTES = 32 * 1024
+"""How much of a body in chunks is read in one call: the smallest take some 10 ms."""
+
 _NEVER = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|(?<!\r)\n|\r[^\n]")
 """What no head has, wherever it ends."""
 
@@ -39,6 +42,7 @@ class RequestReader:
         unread: What came, and belongs to nothing yet that was read.
         done: The body of the request at hand was read to its end.
         broken: What came can't be read; nothing is read after it.
+        more: More of the body is here than was read in one call.
     """
 
     __slots__ = (
@@ -50,6 +54,7 @@ class RequestReader:
         "_looked",
         "broken",
         "done",
+        "more",
         "unread",
     )
 
@@ -57,6 +62,7 @@ class RequestReader:
         self.unread = b""
         self.done = True
         self.broken = False
+        self.more = False
         self._limits = limits
         self._last = False
         self._left = 0
@@ -82,8 +88,10 @@ class RequestReader:
         assert self.done, "a body comes before the next head"
         if self.broken:
             raise malformed("what came before it could not be read")
+        if self._last:
+            return None
         try:
-            return None if self._last else self._read_head()
+            return self._read_head()
         except RequestError:
             self.drop()
             raise
@@ -100,18 +108,27 @@ class RequestReader:
             raise broken("what came of it could not be read")
         data = self.unread
         if self._chunks is not None:
-            try:
-                content, self.unread = self._chunks.read(data)
-            except RequestError:
-                self.drop()
-                raise
-            self.done = self._chunks.done
-            return content
+            return self._read_chunks(self._chunks, data)
         left = self._left
-        content = data if len(data) <= left else data[:left]
-        self.unread = data[len(content) :]
-        self._left = left - len(content)
-        self.done = not self._left
+        if len(data) <= left:
+            # A body that came with its head isn't copied again.
+            content, self.unread = data, b""
+        else:
+            content, self.unread = data[:left], data[left:]
+        self._left = left = left - len(content)
+        self.done = not left
+        return content
+
+    def _read_chunks(self, chunks: Chunks, data: bytes) -> bytes:
+        try:
+            content, rest = chunks.read(data[:CHUNKS_AT_ONCE_BYTES])
+        except RequestError:
+            self.drop()
+            raise
+        later = data[CHUNKS_AT_ONCE_BYTES:]
+        self.unread = rest + later
+        self.done = chunks.done
+        self.more = bool(later) and not self.done
         return content
 
     def _read_head(self) -> Head | None:
@@ -125,13 +142,15 @@ class RequestReader:
             if len(data) > most:
                 raise head_too_large() if b"\r\n" in data[:most] else url_too_long()
             return None
-        head = read_head(data[: end + 4], self._limits)
-        self.unread = data[end + 4 :]
+        end += 4
+        head = read_head(data[:end], self._limits)
+        length = head.length
+        self.unread = data[end:]
         self._looked = self._blank_lines = 0
         self._last = not head.keep_alive
-        self._left = head.length or 0
-        self._chunks = Chunks() if head.length is None else None
-        self.done = head.length == 0
+        self._left = length or 0
+        self._chunks = Chunks() if length is None else None
+        self.done = length == 0
         return head
 
     def _skip_blank_lines(self) -> None:
