@@ -128,6 +128,18 @@ def test_engines_that_are_not_there_are_found(run, write):
     assert told["hint"]
 
 
+def test_embedded_models_need_no_check(run, tmp_path):
+    path = tmp_path / "taketurns.yaml"
+    path.write_text(
+        "tiers: {only: {rank: 0}}\n"
+        "models: {minilm: {endpoints: [embeddings], engines: [{embedded: minilm}]}}\n"
+        "tenants: {acme: {tier: only}}\n"
+    )
+    done = run("check", path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing to ask" in done.stderr
+
+
 def test_the_schema_is_json(run):
     assert json.loads(run("schema").stdout)["properties"].keys() >= {"tiers", "models", "tenants"}
 

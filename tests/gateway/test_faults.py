@@ -290,6 +290,16 @@ def test_a_head_that_does_not_come_to_its_end_is_a_504_and_a_huge_one_a_502(play
     play(scenario, backends=1, models=model(chat_model, limits=SHORT))
 
 
+def test_a_head_that_hangs_on_the_way_is_a_504(play, chat_model):
+    async def scenario(site):
+        harmed(site, Harm("hang", answer_at=30))
+        told(await site.chat(), 504, "engine_timeout", "unknown")
+        assert (await site.chat()).status == 200
+        assert len(executed(site)) == 2
+
+    play(scenario, backends=1, proxied=True, models=model(chat_model, limits=SHORT))
+
+
 # F7: answers that can't be read
 
 CHUNKED = (

@@ -33,6 +33,8 @@ def check(
                 for model, engine, found in rows
             ]
         )
+    elif not rows:
+        output.message("There is nothing to ask: all engines are embedded.")
     else:
         lines = [
             (model, engine, found.problem or "ok", found.hint) for model, engine, found in rows
