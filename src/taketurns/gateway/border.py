@@ -75,7 +75,17 @@ class Border:
         self.active[task] = exchange
         record = exchange.record
         try:
-            answer = await self._answer(exchange, task)
+            try:
+                answer = await self._handle(exchange)
+                record.outcome = record.outcome or COMPLETED
+                record.status = 200 if answer is None else answer.status
+            except asyncio.CancelledError:
+                if not self._stopped or exchange.sent_us is not None:
+                    raise
+                task.uncancel()
+                answer = self._tell(exchange, _broken_off(exchange))
+            except Exception as error:  # noqa: BLE001 - the border of a request
+                answer = self._failed(exchange, error)
             if answer is not None:
                 # A part of the request: a gateway that stops waits for it.
                 if len(answer.body) <= SENT_AT_ONCE_BYTES:
@@ -92,28 +102,21 @@ class Border:
             self._settle(exchange)
             self._record(exchange)
 
-    async def _answer(self, exchange: Exchange, task: "asyncio.Task[object]") -> Answer | None:
-        record = exchange.record
-        try:
-            answer = await self._handle(exchange)
-            record.outcome = record.outcome or COMPLETED
-            record.status = 200 if answer is None else answer.status
+    def _failed(self, exchange: Exchange, error: Exception) -> Answer | None:
+        """Return what a client is told of an error; None where it's too late to say so.
+
+        Raises:
+            ClientGoneError: There is nobody to tell.
+        """
+        if isinstance(error, ClientGoneError):
+            raise error
+        answer = self._tell(exchange, error)
+        if exchange.sent_us is None:
             return answer
-        except asyncio.CancelledError:
-            if not self._stopped or exchange.sent_us is not None:
-                raise
-            task.uncancel()
-            return self._tell(exchange, _broken_off(exchange))
-        except ClientGoneError:
-            raise
-        except Exception as error:  # noqa: BLE001 - the border of a request
-            answer = self._tell(exchange, error)
-            if exchange.sent_us is None:
-                return answer
-            # Too late to say so: the head of the answer is out.
-            record.status = 200
-            exchange.peer.abort()
-            return None
+        # The head of the answer is out.
+        exchange.record.status = 200
+        exchange.peer.abort()
+        return None
 
     def _tell(self, exchange: Exchange, error: Exception) -> Answer:
         record = exchange.record

@@ -7,7 +7,7 @@ that knows how its client is answered: so every dialect takes the same way.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from taketurns.aio import Turn
@@ -108,7 +108,8 @@ class GenerationPool:
         self.model = model
         self.engines = dict(engines)
         self.turns = make_turns(facts)
-        self._throttle = Throttle(self.turns.scheduler, on_late)
+        self._view = self.turns.scheduler
+        self._throttle = Throttle(self._view, on_late)
         self.availability = Availability(
             self.turns.set_engine,
             clock,
@@ -227,7 +228,7 @@ class GenerationPool:
             raise
         finally:
             record.cost = turn.leave(outcome, executed=executed).cost
-            backlog = self.turns.scheduler.queued > 0
+            backlog = self._view.queued > 0
             self.pace.finished(1, self._clock.now_us(), backlog=backlog)
 
     async def _ask(self, job: _Job, turn: Turn) -> Answer | None:
@@ -247,7 +248,7 @@ class GenerationPool:
             if watched is not None:
                 self._watch.add(watched)
             try:
-                answer = await self._pass(job, call, self.engines[name], meter, seen)
+                answer = await self._pass(job, call, meter, seen)
             finally:
                 took_us = self._clock.now_us() - begun_us
                 if watched is not None:
@@ -258,34 +259,30 @@ class GenerationPool:
         return answer
 
     async def _pass(
-        self,
-        job: _Job,
-        call: GenerationCall,
-        engine: GenerationEngine,
-        meter: Meter,
-        seen: EngineCall,
+        self, job: _Job, call: GenerationCall, meter: Meter, seen: EngineCall
     ) -> Answer | None:
-        answer = await engine.open(call)
+        name = job.exchange.record.engine
+        answer = await self.engines[name].open(call)
         try:
             if answer.status >= 400:
-                raise EngineRefusedError(engine.name, answer.status, await refusal_of(answer))
+                raise EngineRefusedError(name, answer.status, await refusal_of(answer))
             seen.answered()
             # An engine may answer whole though it was asked for a stream.
             kind = answer.headers.get("content-type", JSON)
             if call.stream and not kind.startswith(JSON):
-                relay = StreamRelay(job.exchange, engine.name, job.voice, meter, self._clock)
+                relay = StreamRelay(job.exchange, name, job.voice, meter, self._clock)
                 await relay.run(answer, self._watch)
                 return None
-            said = await read_whole(engine.name, answer)
+            said = await read_whole(name, answer)
             meter.said(said)
-            return Answer(answer.status, job.voice.whole(said), content_type=kind)
+            return Answer(answer.status, job.voice.whole(said), kind)
         finally:
             await answer.aclose()
 
 
-async def answer_openai(
+def answer_openai(
     pool: GenerationPool, exchange: Exchange, body: bytes, caller: Caller
-) -> Answer | None:
+) -> Awaitable[Answer | None]:
     """Answer chat, completions or responses of OpenAI's dialect; None where it was streamed.
 
     Raises:
@@ -293,12 +290,12 @@ async def answer_openai(
     """
     request = PARSERS[exchange.record.endpoint](body, exchange.fields)
     voice = OpenAiVoice(keep_usage=request.include_usage)
-    return await pool.answer(exchange, request, caller, voice)
+    return pool.answer(exchange, request, caller, voice)
 
 
-async def answer_anthropic(
+def answer_anthropic(
     pool: GenerationPool, exchange: Exchange, body: bytes, caller: Caller
-) -> Answer | None:
+) -> Awaitable[Answer | None]:
     """Answer Anthropic's ``POST /v1/messages``; raises as :func:`answer_openai`."""
     voice = MessagesVoice(exchange.record.request_id)
-    return await pool.answer(exchange, parse_messages(body, exchange.fields), caller, voice)
+    return pool.answer(exchange, parse_messages(body, exchange.fields), caller, voice)
