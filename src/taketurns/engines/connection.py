@@ -170,8 +170,17 @@ class Answer:
 
     def hear(self, head: ResponseHead | None, pieces: list[bytes]) -> int:
         """Take what came and return how many bytes are waiting to be read."""
-        if self._sink is not None and pieces:
-            self._hand_over(self._sink, pieces)
+        sink = self._sink
+        if sink is not None and pieces:
+            try:
+                if sink.take(pieces[0] if len(pieces) == 1 else b"".join(pieces)):
+                    return 0
+                self._behind = True
+            except Exception as error:  # noqa: BLE001 - raised where the sink was handed in
+                self._fault = error
+            # From here on pieces are kept until the task has dealt with it.
+            self._sink = None
+            self._wake()
             return 0
         woken = bool(pieces)
         if head is not None and self.status == 0:
@@ -192,16 +201,6 @@ class Answer:
         else:
             self._error = error
         self._wake()
-
-    def _hand_over(self, sink: Sink, pieces: list[bytes]) -> None:
-        try:
-            self._behind = not sink.take(pieces[0] if len(pieces) == 1 else b"".join(pieces))
-        except Exception as error:  # noqa: BLE001 - raised where the sink was handed in
-            self._fault = error
-        if self._behind or self._fault is not None:
-            # From here on pieces are kept until the task has dealt with it.
-            self._sink = None
-            self._wake()
 
     def _wake(self) -> None:
         waiter = self._waiter
@@ -270,7 +269,8 @@ class Connection(asyncio.Protocol):
 
     def reusable(self) -> bool:
         """Whether a kept connection may take a request: open, and nothing came meanwhile."""
-        if not self.open or not self._http.reusable:
+        transport = self._transport
+        if self._closed or transport is None or transport.is_closing() or not self._http.reusable:
             return False
         # The loop may not have looked at the socket since the peer closed it.
         return self._poll is None or not self._poll.poll(0)
@@ -281,9 +281,9 @@ class Connection(asyncio.Protocol):
         data = self._http.send(head, body, headers)
         answer = Answer(self, self._loop)
         self._answer = answer
-        now_s = self._loop.time()
-        self._total_deadline_s = now_s + self._limits.total_s
-        self._set_deadline(now_s + self._limits.first_byte_s)
+        now_s, limits = self._loop.time(), self._limits
+        self._total_deadline_s = now_s + limits.total_s
+        self._set_deadline(now_s + limits.first_byte_s)
         self._transport.write(data)
         return answer
 
@@ -302,7 +302,11 @@ class Connection(asyncio.Protocol):
         elif waiting > BUFFER_BYTES_MAX:
             self._pause()
         elif http.head is not None:
-            self._set_deadline(self._loop.time() + self._limits.between_chunks_s)
+            deadline_s = self._loop.time() + self._limits.between_chunks_s
+            if self._fires_at_s <= deadline_s <= self._total_deadline_s:
+                self._deadline_s = deadline_s
+            else:
+                self._set_deadline(deadline_s)
 
     def eof_received(self) -> None:
         self._http.receive_eof()

@@ -151,7 +151,9 @@ class Meter:
             tokens = len(payloads(events))
         self.produced += tokens
         self._seen.streamed(tokens)
-        self.usage = self.form.usage_in(events) or self.usage
+        # No form of answer has its counts elsewhere.
+        if b"usage" in events:
+            self.usage = self.form.usage_in(events) or self.usage
         if self.produced >= self._due:
             self._top_up()
 

@@ -167,12 +167,6 @@ class StreamRelay:
                 self._silent_us = 0
                 self._peer.ping(self._voice.ping)
 
-    def _cut(self, chunk: bytes) -> bytes:
-        try:
-            return self._cutter.feed(chunk)
-        except EventTooLargeError as error:
-            raise EngineBrokenError(self._engine, f"engine {self._engine}: {error}") from error
-
     async def _break_off(self, error: EngineError) -> None:
         """Tell the client in its stream that the answer isn't whole, and end it."""
         problem = problem_of(error)
@@ -185,7 +179,10 @@ class StreamRelay:
             self._peer.abort()
 
     def take(self, data: bytes) -> bool:
-        events = self._cut(data)
+        try:
+            events = self._cutter.feed(data)
+        except EventTooLargeError as error:
+            raise EngineBrokenError(self._engine, f"engine {self._engine}: {error}") from error
         return not events or self._pass(events)
 
     async def catch_up(self) -> None:
@@ -207,12 +204,11 @@ class StreamRelay:
         if self._exchange.sent_us is None:
             self._held = data
             return False
+        if self._peer.write_now(data):
+            self._writes += 1
+            return True
         self._writing = True
-        if not self._peer.write_now(data):
-            return False
-        self._writing = False
-        self._writes += 1
-        return True
+        return False
 
     async def _write(self, data: bytes) -> None:
         exchange = self._exchange

@@ -18,6 +18,7 @@ Source: RFC 9112 (framing, section 6; connection reuse, section 9), RFC 9110.
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 import httptools
@@ -62,8 +63,13 @@ class ResponseHead(NamedTuple):
     headers: dict[str, str]
 
 
+@lru_cache(64)
+def _may_be_sent(name: str) -> bool:
+    return _NAME.fullmatch(name) is not None and name.lower() not in _OWN_HEADERS
+
+
 def _header_line(name: str, value: str) -> str:
-    if not _NAME.fullmatch(name) or name.lower() in _OWN_HEADERS:
+    if not _may_be_sent(name):
         raise ValueError(f"header name can't be sent: {name[:64]!r}")
     if not _VALUE.fullmatch(value):
         # The value may be a secret: it is not repeated.
@@ -196,7 +202,10 @@ class Http1Client:
                 self._parser.feed_data(data)
             else:
                 self._parser.feed_data(data)
-                self._count_silence(len(data))
+                if pieces:
+                    self._silent = 0
+                elif not self.done:
+                    self._count_silence(len(data))
         except httptools.HttpParserError as error:
             self._stop(error)
         return pieces
@@ -224,9 +233,6 @@ class Http1Client:
             self._parser.feed_data(data[room:])
 
     def _count_silence(self, length: int) -> None:
-        if self._pieces or self.done:
-            self._silent = 0
-            return
         self._silent += length
         if self._silent > SILENT_BYTES_MAX:
             self.fault = f"more than {SILENT_BYTES_MAX} bytes of framing without a piece of body"
