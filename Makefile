@@ -55,7 +55,7 @@ demo: setup  ## Show the noisy neighbour, with the scheduler and with one shared
 	@$(BIN)/taketurns demo --record benchmarks/results/demo.json $(ARGS)
 
 bench: setup  ## Measure each part alone; figures go to benchmarks/results/
-	@for name in scheduler limits throttle admission auto_slots embed budgets relay http_server cancel prefix_caches fleet shared_limits simulator real_engine; do \
+	@for name in scheduler limits throttle admission auto_slots embed budgets relay http_server request_path cancel prefix_caches fleet shared_limits simulator real_engine; do \
 	  $(BIN)/python benchmarks/$$name.py --record benchmarks/results/$$name.json $(ARGS) || exit 1; \
 	done
 

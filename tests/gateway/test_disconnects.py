@@ -17,7 +17,6 @@ import pytest
 from taketurns.aio import Turn
 from taketurns.core.decision import Ended, Outcome
 from taketurns.engines.client import HttpClient
-from taketurns.gateway.admission import Admittance
 from taketurns.gateway.border import Border
 from taketurns.gateway.held_bytes import HeldBytes
 from taketurns.gateway.watch import Watch
@@ -204,7 +203,7 @@ def plant_connections(monkeypatch):
 
 
 def plant_reservations(monkeypatch):
-    monkeypatch.setattr(Admittance, "settle", lambda self, used: None)
+    monkeypatch.setattr(Border, "_settle", lambda self, exchange: None)
     return "parallel"
 
 

@@ -46,9 +46,10 @@ class OwnFinder:
 
     def started(self, now_us: int, *, stream: bool) -> None:
         """Count a request that is sent; ``stream``: a first byte will come long before its end."""
-        if self._idle:
+        load = self.load
+        if load.in_flight == 0 and self._idle:
             self._begin(now_us)
-        self.load.started(now_us, stream=stream)
+        load.started(now_us, stream=stream)
 
     def refused(self, now_us: int) -> None:
         """Lower the limit to what the engine holds: it refused one more, which has ended."""

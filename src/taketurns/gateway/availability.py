@@ -227,8 +227,6 @@ class Availability:
 
     def answered(self, engine: _Engine) -> None:
         """Note that an engine answers."""
-        if engine.breaker.calm:
-            return
         now_us = self._clock.now_us()
         if engine.breaker.answered(now_us):
             LOG.info("engine %s is back", engine.name)
@@ -403,7 +401,8 @@ class EngineCall:
 
     def answered(self) -> None:
         """Say that a head came which is no error."""
-        self._availability.answered(self._engine)
+        if not self._engine.breaker.calm:
+            self._availability.answered(self._engine)
 
     def streamed(self, tokens: int) -> None:
         """Count what a stream brings, as soon as it comes."""

@@ -253,7 +253,8 @@ class GenerationPool:
                 took_us = self._clock.now_us() - begun_us
                 if watched is not None:
                     self._watch.remove(watched)
-                    meter.ended_after(self._estimates.produced(took_us))
+                    if meter.usage is None:
+                        meter.ended_after(self._estimates.produced(took_us))
                 meter.settle()
         self._estimates.learn(request, caller.tenant, meter.produced, usage=meter.usage, us=took_us)
         return answer
@@ -276,8 +277,10 @@ class GenerationPool:
             said = await read_whole(name, answer)
             meter.said(said)
             return Answer(answer.status, job.voice.whole(said), kind)
-        finally:
+        except BaseException:
+            # Read to its end there is nothing to be given up.
             await answer.aclose()
+            raise
 
 
 def answer_openai(

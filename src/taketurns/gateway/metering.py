@@ -140,8 +140,7 @@ class Meter:
         self._stride = stride
         self._seen = seen
         self.form = form or CompletionsForm()
-        rolls = cost.running(foreseen.input_tokens, 0, foreseen.output_tokens) is not None
-        self._due = stride if rolls else NEVER
+        self._due = stride
 
     def read(self, events: bytes) -> None:
         """Count whole events of a stream."""
@@ -195,6 +194,9 @@ class Meter:
     def _top_up(self) -> None:
         foreseen = self._foreseen
         standing = self._cost.running(foreseen.input_tokens, self.produced, foreseen.output_tokens)
-        assert standing is not None, "a charge that doesn't roll is never due"
+        if standing is None:
+            # What was charged at dispatch stands.
+            self._due = NEVER
+            return
         self._turn.settle(standing)
         self._due = self.produced + self._stride
