@@ -143,11 +143,12 @@ class Collected:
         by_tenant: defaultdict[str, list[Request]] = defaultdict(list)
         for request in ended:
             by_tenant[request.tenant].append(request)
-            self.last_us = request.finished_us
-            if self.last_us <= self._offered_us:
-                self._in_time_tokens += request.input_tokens + request.output_tokens
             if request.target_us is not None:
                 self.targets.finished(request)
+        if ended:
+            self.last_us = ended[-1].finished_us
+        in_time = [request for request in ended if request.finished_us <= self._offered_us]
+        self._in_time_tokens += sum([one.input_tokens + one.output_tokens for one in in_time])
         if self._held_from_us is not None:
             for request in ended:
                 del self._running[request.id]
