@@ -152,7 +152,7 @@ class Site:
             peer=client,
             record=RequestRecord(time=wall_text(), request_id=request_id),
             arrived_us=self.clock.now_us(),
-            reply_headers={"x-request-id": request_id},
+            reply_lines={"id": f"x-request-id: {request_id}\r\n"},
         )
 
     async def send(self, body: bytes, requests: int) -> None:

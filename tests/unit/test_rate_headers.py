@@ -22,11 +22,11 @@ def standing(name="a", unit="requests", limit=10, remaining=4, **more):
 
 def headers(standings, month_left_us=0):
     """Return all headers of limits and what each leaves."""
-    told = {}
     limits = [limit for limit, _ in standings]
     left = [left for _, left in standings]
-    RateHeaders(limits).write(told, left, reset_texts(month_left_us))
-    return told
+    lines = RateHeaders(limits).lines(left, reset_texts(month_left_us)).split("\r\n")
+    assert lines.pop() == ""
+    return dict(line.split(": ", 1) for line in lines)
 
 
 def openai_headers(standings, month_left_us=0):

@@ -8,6 +8,7 @@ tickets, so that every operation is O(log n), amortised over calls.
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
+from operator import itemgetter
 
 from taketurns.core.queue import Entry
 
@@ -27,18 +28,18 @@ class Deadlines:
 
     def __init__(self, waiting: Mapping[str, Entry]) -> None:
         self._waiting = waiting
-        self.heap: list[tuple[int, int, Entry]] = []
+        self.heap: list[tuple[int, str]] = []
         self._dead = 0
 
     def add(self, entry: Entry) -> None:
         """Watch the deadline of an entry that has one. O(log n)."""
-        heappush(self.heap, (entry[1], entry[2], entry))
+        heappush(self.heap, (entry[1], entry[3].id))
 
     def forget(self) -> None:
         """Count one whose entry waits no more, and clear such out before they prevail."""
         self._dead += 1
         if self._dead > len(self._waiting) + 64:
-            self.heap = [item for item in self.heap if self._lives(item[2])]
+            self.heap = [item for item in set(self.heap) if self._living(*item)]
             heapify(self.heap)
             self._dead = 0
 
@@ -46,22 +47,29 @@ class Deadlines:
         """Return the earliest deadline; None where no waiting ticket has one."""
         heap = self.heap
         while heap:
-            if self._lives(heap[0][2]):
+            if self._living(*heap[0]):
                 return heap[0][0]
             heappop(heap)
             self._dead -= 1
         return None
 
-    def pop(self, now_us: int) -> Entry | None:
-        """Return the entry with the earliest deadline that has passed, and watch it no more.
+    def due(self, now_us: int) -> list[Entry]:
+        """Return the entries whose deadlines have passed, and watch them no more.
 
-        None where none has. A deadline has passed when the clock reaches it;
-        of equal ones the ticket that arrived first is returned first.
+        A deadline has passed when the clock reaches it. They come by deadline, then
+        arrival.
         """
-        deadline_us = self.next_us()
-        if deadline_us is None or deadline_us > now_us:
-            return None
-        return heappop(self.heap)[2]
+        heap = self.heap
+        found: dict[str, Entry] = {}
+        while heap and heap[0][0] <= now_us:
+            deadline_us, ticket_id = heappop(heap)
+            entry = self._living(deadline_us, ticket_id)
+            if entry is None or ticket_id in found:
+                self._dead -= 1
+            else:
+                found[ticket_id] = entry
+        return sorted(found.values(), key=itemgetter(1, 2))
 
-    def _lives(self, entry: Entry) -> bool:
-        return self._waiting.get(entry[3].id) is entry
+    def _living(self, deadline_us: int, ticket_id: str) -> Entry | None:
+        entry = self._waiting.get(ticket_id)
+        return entry if entry is not None and entry[1] == deadline_us else None

@@ -177,7 +177,7 @@ class Scheduler:
         if forecast is not None:
             forecast.passed(now_us)
         if self._deadlines.heap and self._deadlines.heap[0][0] <= now_us:
-            while (entry := self._deadlines.pop(now_us)) is not None:
+            for entry in self._deadlines.due(now_us):
                 del self._waiting[entry[3].id]
                 self._withdraw(entry, expired=True)
                 decisions.append(Expired(entry[3]))

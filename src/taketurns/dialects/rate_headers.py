@@ -48,75 +48,63 @@ class RateHeaders:
         limits: In their order; none: no headers.
     """
 
-    __slots__ = ("_limits", "_openai", "_policy", "_resets", "_texts")
+    __slots__ = ("_limits", "_maxes", "_openai", "_resets")
 
     def __init__(self, limits: Sequence[Limit]) -> None:
-        self._limits = tuple((f'"{item.name}";r=', item.max) for item in limits)
+        self._maxes = tuple(item.max for item in limits)
         self._resets = tuple(
             None if item.reset_us is None else reset_texts(item.reset_us) for item in limits
         )
-        self._policy = ", ".join(map(_policy, limits))
-        by_unit = {
-            unit: [place for place, item in enumerate(limits) if item.unit == unit]
-            for unit in OPENAI_UNITS
-        }
+        policy = f"RateLimit-Policy: {', '.join(map(_policy, limits))}\r\nRateLimit: "
+        self._limits = tuple(f'{policy}"{item.name}";r=' for item in limits)
         self._openai = tuple(
             (
-                f"x-ratelimit-limit-{unit}",
-                f"x-ratelimit-remaining-{unit}",
-                f"x-ratelimit-reset-{unit}",
+                tuple(f"x-ratelimit-limit-{unit}: {item.max}\r\n" for item in limits),
+                f"x-ratelimit-reset-{unit}: ",
+                f"\r\nx-ratelimit-remaining-{unit}: ",
                 places[0],
-                tuple(places[1:]),
+                places[1:],
             )
-            for unit, places in by_unit.items()
-            if places
+            for unit in OPENAI_UNITS
+            if (places := [place for place, item in enumerate(limits) if item.unit == unit])
         )
-        self._texts = tuple(str(item.max) for item in limits)
 
-    def write(
-        self,
-        headers: dict[str, str],
-        left: Sequence[int],
-        month_reset: tuple[str, str] = ("0ms", "0"),
-        *,
-        epoch_s: int | None = None,
-    ) -> None:
-        """Add the headers.
+    def lines(
+        self, left: Sequence[int], month_reset: tuple[str, str], *, epoch_s: int | None = None
+    ) -> str:
+        """Return the headers as lines, each with its end.
 
         Args:
-            headers: To these.
             left: What each limit leaves, in their order; below 0: nothing.
             month_reset: How long until the month ends, see :func:`reset_texts`.
             epoch_s: For Cohere's clients, the time in seconds since 1970; None: for OpenAI's.
         """
-        limits, resets = self._limits, self._resets
-        if not limits:
-            return
-        tight, (start, most) = 0, limits[0]
-        least = left[0]
-        for place in range(1, len(limits)):
-            its_left, (its_start, its_most) = left[place], limits[place]
+        maxes, resets = self._maxes, self._resets
+        if not maxes:
+            return ""
+        tight, least, most = 0, left[0], maxes[0]
+        for place in range(1, len(maxes)):
+            its_left, its_most = left[place], maxes[place]
             # Shares of their limits compared without dividing, since a limit of 0 has none.
             share, other = its_left * most, least * its_most
             if share < other or (share == other and its_left < least):
-                tight, start, most, least = place, its_start, its_most, its_left
-        least = max(least, 0)
-        reset = (resets[tight] or month_reset)[1]
-        headers["RateLimit-Policy"] = self._policy
-        headers["RateLimit"] = f"{start}{min(least, SF_INTEGER_MAX)};t={reset}"
-        if epoch_s:
-            headers["X-RateLimit-Limit"] = str(most)
-            headers["X-RateLimit-Remaining"] = str(least)
-            headers["X-RateLimit-Reset"] = str(epoch_s + int(reset))
-            return
-        for limit_name, remaining_name, reset_name, first, others in self._openai:
-            place, its_left = first, left[first]
-            for other in others:
-                if left[other] < its_left:
-                    place, its_left = other, left[other]
-            headers[limit_name] = self._texts[place]
-            headers[remaining_name] = str(its_left) if its_left > 0 else "0"
-            headers[reset_name] = (resets[place] or month_reset)[0]
+                tight, least, most = place, its_left, its_most
+        seconds = (resets[tight] or month_reset)[1]
+        lines = ""
+        if epoch_s is not None:
+            lines = (
+                f"X-RateLimit-Limit: {most}\r\nX-RateLimit-Remaining: {max(0, least)}\r\n"
+                f"X-RateLimit-Reset: {epoch_s + int(seconds)}\r\n"
+            )
+        for limits, reset_is, remaining_is, first, others in () if lines else self._openai:
+            place, remaining = first, left[first]
+            for another in others:
+                if left[another] < remaining:
+                    place, remaining = another, left[another]
+            reset = (resets[place] or month_reset)[0]
+            lines += f"{limits[place]}{reset_is}{reset}{remaining_is}{max(0, remaining)}\r\n"
+        told = least if 0 <= least <= SF_INTEGER_MAX else min(max(0, least), SF_INTEGER_MAX)
+        return f"{lines}{self._limits[tight]}{told};t={seconds}\r\n"
 
 
 def reset_texts(reset_us: int) -> tuple[str, str]:

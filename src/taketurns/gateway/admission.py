@@ -345,7 +345,8 @@ class Admission:
         left = [most - counter.used for most, counter in held.counted]
         cohere = exchange.dialect is Dialect.COHERE
         epoch_s = int(self._wall().timestamp()) if cohere else None
-        held.headers.write(exchange.reply_headers, left, self._month_reset, epoch_s=epoch_s)
+        told = held.headers.lines(left, self._month_reset, epoch_s=epoch_s)
+        exchange.reply_lines["limits"] = told
 
 
 def _shared(rules: Sequence[LimitRule]) -> tuple[LimitRule, ...]:

@@ -116,7 +116,8 @@ class Exchange:
         arrived_us: When its head had been read.
         sent_us: When the first byte of the answer was sent, or None.
         query: What stood behind the path's question mark.
-        reply_headers: Sent with whatever is answered; the peer reads them when it sends the head.
+        reply_lines: Header lines, whole, sent with whatever is answered, by what they tell of;
+            the peer reads them when it sends the head.
         admittance: What its limits were charged, to be settled at its end; None: nothing.
         inputs: Texts or documents that its limits count; 1 for a generation.
         executed: An engine may have done some of the work, whatever an error says of the rest.
@@ -133,7 +134,7 @@ class Exchange:
     arrived_us: int
     sent_us: int | None = None
     executed: bool = False
-    reply_headers: dict[str, str] = field(default_factory=dict)
+    reply_lines: dict[str, str] = field(default_factory=dict)
     query: str = ""
     inputs: int = 1
     admittance: "Settles | None" = None

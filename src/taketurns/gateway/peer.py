@@ -70,7 +70,7 @@ class Http1Peer:
         head: Its head.
 
     Attributes:
-        own_headers: Sent with whatever is answered, as they are by then.
+        own_lines: Header lines, whole, sent with whatever is answered, as they are by then.
         begun: The head of an answer is sent.
         ended: The answer is sent to its end.
         keep_alive: The connection may take another request; known once the answer has begun.
@@ -83,11 +83,11 @@ class Http1Peer:
         "begun",
         "ended",
         "keep_alive",
-        "own_headers",
+        "own_lines",
     )
 
     def __init__(self, connection: Connected, head: Head) -> None:
-        self.own_headers: Mapping[str, str] = {}
+        self.own_lines: Mapping[str, str] = {}
         self.begun = False
         self.ended = False
         self.keep_alive = False
@@ -125,7 +125,7 @@ class Http1Peer:
 
     async def send(self, answer: Answer) -> None:
         body = answer.body
-        headers = {**answer.headers, "Content-Type": answer.content_type, **self.own_headers}
+        headers = {**answer.headers, "Content-Type": answer.content_type}
         head = self._begin(answer.status, headers, f"Content-Length: {len(body)}\r\n")
         whole = head if self._head.method == "HEAD" else head + body
         if not self._connection.write(whole):
@@ -135,7 +135,7 @@ class Http1Peer:
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         self._chunked = self._head.persistent
         framing = "Transfer-Encoding: chunked\r\n" if self._chunked else ""
-        head = self._begin(status, {**headers, **self.own_headers}, framing)
+        head = self._begin(status, headers, framing)
         if not self._connection.write(head):
             await self._connection.drain()
 
@@ -185,7 +185,7 @@ class Http1Peer:
         connection = ""
         if self.keep_alive != persistent:
             connection = f"Connection: {'keep-alive' if self.keep_alive else 'close'}\r\n"
-        return head_of(status, headers, framing + connection)
+        return head_of(status, headers, "".join((*self.own_lines.values(), framing, connection)))
 
 
 def head_of(status: int, headers: Mapping[str, str], more: str) -> bytes:

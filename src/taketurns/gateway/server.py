@@ -129,8 +129,8 @@ class HttpServer:
 
     async def _answer(self, head: Head, peer: Http1Peer, address: str) -> None:
         record = RequestRecord(time=wall_text(), request_id=new_id("req_"))
-        headers = {"x-request-id": record.request_id}
-        peer.own_headers = headers
+        lines = {"id": f"x-request-id: {record.request_id}\r\n"}
+        peer.own_lines = lines
         await self._handle(
             Exchange(
                 method=head.method,
@@ -140,7 +140,7 @@ class HttpServer:
                 peer=peer,
                 record=record,
                 arrived_us=self._clock.now_us(),
-                reply_headers=headers,
+                reply_lines=lines,
                 address=address,
             )
         )
