@@ -209,6 +209,21 @@ def test_gateways_find_slots_together_and_a_refusal_to_one_lowers_them_for_both(
     play(scenario, redis.url, models={"chat": {**CHAT, "engines": [engine]}})
 
 
+def test_a_lingering_engine_gets_what_comes_in_the_meantime(redis):
+    embed = {**EMBED, "dimensions": False, "batch": {"linger": "1s", "items_max": 4}}
+
+    async def scenario(fleet):
+        asked = [fleet.embed(0, "acme", [f"t{number}"]) for number in range(4)]
+        assert {(await task)[0] for task in asked} == {200}
+        # Nobody fills this one up.
+        assert (await fleet.embed(1, "acme", ["alone"]))[0] == 200
+        one, two = (engines["cpu-0"] for engines in fleet.engines)
+        assert [len(call.inputs) for call in one.calls] == [4]
+        assert [len(call.inputs) for call in two.calls] == [1]
+
+    play(scenario, redis.url, models={"embed": embed})
+
+
 def test_what_a_fleet_cannot_do_is_told_before_it_starts():
     with pytest.raises(ConfigError) as told:
         configure(

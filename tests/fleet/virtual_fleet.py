@@ -12,6 +12,7 @@ from fleet.conftest import linked
 
 from taketurns.core.decision import Granted
 from taketurns.core.model import PoolRules, Ticket, Tier
+from taketurns.fleet.link import CONNECTIONS_MAX
 from taketurns.fleet.pool import Pool
 from taketurns.fleet.settings import FleetSettings
 from taketurns.fleet.turns import FleetTurns
@@ -33,6 +34,14 @@ async def a_moment():
     soon = asyncio.Event()
     asyncio.get_running_loop().call_later(0.0005, soon.set)
     await soon.wait()
+
+
+async def a_turn():
+    """Let the loop run what is ready, more than once."""
+    for _ in range(3):
+        soon = asyncio.Event()
+        asyncio.get_running_loop().call_soon(soon.set)
+        await soon.wait()
 
 
 class TimedPool(Pool):
@@ -70,7 +79,7 @@ class Site:
         settings = FleetSettings(name, link)
         self.turns = FleetTurns(
             "pool",
-            PoolRules(quantum=1),
+            fleet.rules,
             [Tier("only")],
             settings=settings,
             clock=fleet.clock,
@@ -142,7 +151,10 @@ class Site:
 class VirtualFleet:
     """Sites that share an engine; time passes where all that was said has been heard."""
 
-    def __init__(self, server, *, batch_max, times, gauge):
+    site = Site
+    rules = PoolRules(quantum=1)
+
+    def __init__(self, server, *, batch_max=1, times=None, gauge=False):
         self.clock = VirtualClock()
         self.gauge = gauge
         self.engine = BatchingEngine(
@@ -176,7 +188,7 @@ class VirtualFleet:
         link = await self._stack.enter_async_context(linked(self.server.url, call_s_max=5.0))
         link._clock = self.clock
         self.clock.run_until(self.clock.now_us() + 370_000)
-        site = Site(self, f"g{len(self.sites)}", link, self._tasks, wanted=wanted)
+        site = self.site(self, f"g{len(self.sites)}", link, self._tasks, wanted=wanted)
         self.sites.append(site)
         await self.heard()
         return site
@@ -199,12 +211,16 @@ class VirtualFleet:
         for _ in range(seconds):
             before = self.engine.tokens
             end_us = (self.clock.now_us() // US_PER_S + 1) * US_PER_S
-            while self.clock._timers and self.clock._timers[0][0] <= end_us:
-                self.clock.run_until(self.clock._timers[0][0])
-                await self.heard()
-            self.clock.run_until(end_us)
+            await self.until(end_us)
             slots = median(site.finder.slots for site in self.alive)
             self.past.append((slots, self.engine.tokens - before, self.engine.waiting))
+
+    async def until(self, end_us):
+        """Let time pass up to an instant."""
+        while self.clock._timers and self.clock._timers[0][0] <= end_us:
+            self.clock.run_until(self.clock._timers[0][0])
+            await self.heard()
+        self.clock.run_until(end_us)
 
     async def heard(self):
         """Wait until all that was said is heard, or for so long that it's lost: time mends that."""
@@ -214,10 +230,16 @@ class VirtualFleet:
             if self._quiet():
                 break
             await a_moment()
+        # Who has heard sets its timers.
+        await a_turn()
 
     def _quiet(self):
         talking = [site for site in self.alive if not site.turns.alone]
-        if any(not s.driver.talking or s.driver._events or s.driver._more for s in talking):
+        drivers = [site.driver for site in talking]
+        if any(not d.talking or d._events or d._more or d._due for d in drivers):
+            return False
+        if any(d._link._room._value < CONNECTIONS_MAX - 2 for d in drivers):
+            # A call is under way.
             return False
         if not talking:
             return True

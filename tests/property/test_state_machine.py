@@ -38,6 +38,7 @@ BATCHES = st.builds(
     items_max=st.integers(2, 6),
     padded=st.booleans(),
     misfits_max=st.integers(1, 3),
+    linger_us=st.sampled_from([0, 0, 2, 5]),
 )
 
 
@@ -164,7 +165,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not hasattr(self, "both") or not self.both.calls[-1].startswith("advance"):
             return
         naive = self.both.naive
-        if naive.view()["slots_free"]:
+        if naive.view()["slots_free"] and naive.since is None:
             kept = naive.keeps_the_rest()
             assert not [t for t in naive.tiers if naive._eligible(t, first=True, kept=kept)]
 

@@ -91,6 +91,9 @@ class NaiveScheduler:
         self.grants: list[_Grant] = []
         self.running: dict[str, _Running] = {}
         self._arrivals = 0
+        # When the first of those that wait for a fuller batch was seen; None: none does.
+        self.since: int | None = None
+        self.lingered = False
 
     # -- tickets --------------------------------------------------------------------
 
@@ -135,16 +138,33 @@ class NaiveScheduler:
         for entry in sorted(due, key=lambda e: e.order()[1:]):
             self._remove(entry)
             decisions.append(Expired(entry.ticket))
-        while (engine := self._free_engine()) is not None:
+        while not self._lingers(now_us) and (engine := self._free_engine()) is not None:
             grant = self._grant(engine)
             if grant is None:
                 break
             decisions.append(grant)
+        if not self._waiting():
+            self.since, self.lingered = None, False
         self._forget()
         return decisions
 
+    def _lingers(self, now_us: int) -> bool:
+        batch = self.rules.batch
+        waiting = self._waiting()
+        if batch is None or not batch.linger_us or self.lingered or not waiting:
+            return False
+        since = now_us if self.since is None else self.since
+        full = (
+            len(waiting) >= batch.items_max or sum(e.ticket.size for e in waiting) >= batch.size_max
+        )
+        self.lingered = full or now_us - since >= batch.linger_us
+        self.since = None if self.lingered else since
+        return not self.lingered
+
     def next_wake_us(self) -> int | None:
         deadline = min((e.order()[1] for e in self._waiting()), default=NEVER)
+        if self.since is not None and self.rules.batch is not None:
+            deadline = min(deadline, self.since + self.rules.batch.linger_us)
         return None if deadline == NEVER else deadline
 
     def settle(self, ticket_id: str, cost: int) -> None:

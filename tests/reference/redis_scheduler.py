@@ -130,7 +130,10 @@ class RedisScheduler:
         # It compares what can be counted, and says where that is wrong.
         assert decode(beaten)[0] == "ok", decode(beaten)
         wake_us = None if first[0][0] == b"" else int(first[0][1])
-        return self._view(msgspec.msgpack.decode(state), flows, engines), wake_us
+        decoded = msgspec.msgpack.decode(state)
+        if decoded["until_us"]:
+            wake_us = min(decoded["until_us"], wake_us or decoded["until_us"])
+        return self._view(decoded, flows, engines), wake_us
 
     def _view(self, state: dict, rows: dict, engine_rows: dict) -> dict[str, object]:
         tiers = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a fleet can't do: settings of models that need one process to decide."""
+"""What a fleet can't do: one shared queue, which is there to be compared with in one process."""
 
 from collections.abc import Iterator, Mapping
 
@@ -7,13 +7,6 @@ from taketurns.config.coordinator import LOCAL
 from taketurns.config.faults import path_text
 from taketurns.config.yaml_tree import Data, Path
 from taketurns.errors import ConfigFault
-
-ALONE = "Remove it, or set coordinator: local."
-
-NOT_SHARED = {
-    "scheduler": ("round_robin", "drr"),
-}
-"""Settings of a model that a coordinator doesn't know, and the values that ask nothing of it."""
 
 
 def fleet_faults(
@@ -23,14 +16,8 @@ def fleet_faults(
     if data.get("coordinator", LOCAL) == LOCAL:
         return
     for name, section in models.items():
-        for key, harmless in NOT_SHARED.items():
-            if key in section and section[key] not in harmless:
-                yield _fault(("models", name, key), ALONE)
-        batch = section.get("batch")
-        if isinstance(batch, dict) and batch.get("linger") not in {None, 0, "0", "0s", "0ms"}:
-            yield _fault(("models", name, "batch", "linger"), ALONE)
-
-
-def _fault(path: Path, hint: str) -> tuple[Path, ConfigFault]:
-    problem = "can't be had with a coordinator: one process alone can keep to it"
-    return path, ConfigFault(path_text(path), problem, hint=hint)
+        if section.get("scheduler") == "shared_queue":
+            path: Path = ("models", name, "scheduler")
+            problem = "can't be had with a coordinator: it's there for comparison, in one process"
+            hint = "Remove it, or set coordinator: local."
+            yield path, ConfigFault(path_text(path), problem, hint=hint)

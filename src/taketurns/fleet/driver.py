@@ -112,6 +112,7 @@ class Driver:
         self._more = False
         self._closed = False
         self._good_us = 0
+        self._due_us: int | None = None
         self._beat_us = 0
         self._sync_us = 0
         self._wake = asyncio.Event()
@@ -173,7 +174,7 @@ class Driver:
         """Make the call that is due, or wait until one is."""
         if not self.talking:
             await self._join()
-        elif self._events or self._more:
+        elif self._events or self._more or self._due:
             await self._step()
         elif self._closed:
             await self._beat(leaves=True)
@@ -240,7 +241,7 @@ class Driver:
         for _ in taken:
             self._events.popleft()
         _, _, _, answers, own, ended, summary = answer
-        self._owner.heard(summary)
+        self._hear(summary)
         for (_, done), told in zip(taken, answers[len(top_ups) :], strict=True):
             if done is not None:
                 done(told)
@@ -253,7 +254,7 @@ class Driver:
             return
         _, _, _, members, own, ended, summary, gone = answer
         self._meet(members)
-        self._owner.heard(summary)
+        self._hear(summary)
         if gone and not leaves:
             LOG.warning("pool %s: gateway %s is gone", self.pool.base, gone)
         if leaves:
@@ -266,6 +267,16 @@ class Driver:
         theirs = await self._theirs()
         if theirs is not None and not self._events:
             self._owner.compare(theirs)
+
+    @property
+    def _due(self) -> bool:
+        """True where what lingers there for a fuller batch has done so long enough."""
+        return self._due_us is not None and self._clock.now_us() >= self._due_us
+
+    def _hear(self, summary: list[Any]) -> None:
+        *told, lingers_us = summary
+        self._due_us = self._clock.now_us() + lingers_us if lingers_us else None
+        self._owner.heard(told)
 
     def _take(self, own: list[list[Any]], ended: str) -> None:
         for message in own:
@@ -295,11 +306,13 @@ class Driver:
         self._events.clear()
         self._top_ups.clear()
         self._more = False
+        self._due_us = None
 
     async def _idle(self) -> None:
         """Wait for an event, or until the next call is due."""
         self._wake.clear()
-        timer = self._clock.call_at(min(self._beat_us, self._sync_us), self._wake.set)
+        wakes = (self._beat_us, self._sync_us, self._due_us)
+        timer = self._clock.call_at(min(us for us in wakes if us is not None), self._wake.set)
         try:
             await self._wake.wait()
         finally:

@@ -26,7 +26,7 @@ local function create(rules)
     tenant_queue_max = rules.tenant_queue_max, queue_max = rules.queue_max, batch = rules.batch,
     headroom = rules.headroom, sticky = rules.sticky, busy = 0,
     arrivals = 0, waiting = 0, running = 0, watched = 0, flows = 0, forgiven = 0, total = 0,
-    granted = 0, opens = 0, ttl = 0, engines = 0, engine_numbers = 0, batches = 0, batch_numbers = 0,
+    granted = 0, opens = 0, size = 0, until_us = 0, over = false, ttl = 0, engines = 0, engine_numbers = 0, batches = 0, batch_numbers = 0,
   }
   for number = 2, #KEYS do call('DEL', KEYS[number]) end
   for _, key in ipairs(ZSETS) do call('ZADD', key, (key == FREE or key == DEADLINES) and 'inf' or 0, '') end

@@ -35,6 +35,7 @@ local function queue_push(flow, t)
   t.member = member_of(t)
   local T = S.tiers[t.rank + 1]
   T.cost = T.cost + t.cost
+  S.size = S.size + t.size
   if flow.count == 0 then T.weight = T.weight + flow.weight end
   flow.count = flow.count + 1
   flow.cost = flow.cost + t.cost
@@ -52,6 +53,7 @@ end
 local function queue_remove(flow, t)
   local T = S.tiers[t.rank + 1]
   T.cost = T.cost - t.cost
+  S.size = S.size - t.size
   flow.count = flow.count - 1
   flow.cost = flow.cost - t.cost
   if flow.count == 0 then T.weight = T.weight - flow.weight end

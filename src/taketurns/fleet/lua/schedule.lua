@@ -293,6 +293,19 @@ local function grant()
   return t.gateway, {'grant', engine.name, batch, open.ids}
 end
 
+-- True where what waits is to wait on for a fuller batch: core/linger.py.
+local function lingers()
+  local rules = S.batch
+  if not rules or rules.linger_us == 0 then return false end
+  if S.waiting == 0 then S.until_us, S.over = 0, false end
+  if S.waiting == 0 or S.over then return false end
+  if S.until_us == 0 then S.until_us = now + rules.linger_us end
+  if S.waiting >= rules.items_max or S.size >= rules.size_max or now >= S.until_us then
+    S.until_us, S.over = 0, true
+  end
+  return not S.over
+end
+
 -- Expires what is due, then grants; at most `steps` in all. Returns the caller's own
 -- decisions, and `done`, `more` or `stale`: there is a member that the caller doesn't know.
 local function advance(steps)
@@ -313,7 +326,7 @@ local function advance(steps)
     -- Those that have expired go before any grant.
     if steps == 0 and #due > 0 then return own, 'more' end
   end
-  if now < S.opens then return own, 'done' end
+  if now < S.opens or (steps > 0 and lingers()) then return own, 'done' end
   -- Where floors count, choosing takes note of tiers that have nothing, though it finds nothing.
   while (S.waiting > 0 or not S.plain) and free_engine() do
     if steps <= 0 then return own, 'more' end
@@ -323,13 +336,14 @@ local function advance(steps)
     decide(gateway, decision)
     steps = steps - 1
   end
+  if S.waiting == 0 then S.until_us, S.over = 0, false end
   return own, 'done'
 end
 
 -- Of the whole pool: tickets that wait and that run, cost granted, and by tier the cost that
--- waits and the weight of those who wait.
+-- waits and the weight of those who wait; then how long what waits is to wait on for a fuller batch.
 local function summary()
   local tiers = {}
   for number, T in ipairs(S.tiers) do tiers[number] = {T.cost, T.weight} end
-  return {S.waiting, S.running, S.granted, tiers}
+  return {S.waiting, S.running, S.granted, tiers, max(0, S.until_us - now)}
 end
