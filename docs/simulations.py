@@ -6,7 +6,8 @@
 
 The table that follows each ``<!-- simulated: NAME FIGURE ... -->`` is written anew from
 ``benchmarks/results/simulated/NAME.json``. With ``--run``, those are recorded first, with
-``taketurns simulate NAME --json`` or as RECIPES says: seconds to minutes each.
+``taketurns simulate NAME --json`` or as RECIPES says: seconds to minutes each. The table that
+follows ``<!-- recorded: NAME -->`` is of a benchmark's ``benchmarks/results/NAME.json``.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import Any
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results" / "simulated"
 PAGES = [*sorted((DOCS / "explanation").glob("*.md")), *sorted((DOCS / "howto").glob("*.md"))]
+RECORDED = re.compile(r"(<!-- recorded: (\S+) -->)\n(?:\|.*\n)*")
 MARK = re.compile(r"(<!-- simulated: (\S+) (.*?) -->)\n(?:\|.*\n)*")
 
 OURS = "schedulers.ours"
@@ -118,8 +120,17 @@ def number(value: float | None, digits: int | None = None) -> str:
     return f"{value:.3g}"
 
 
+def recorded(name: str) -> str:
+    """Return the table of a benchmark's figures."""
+    figures = json.loads((RESULTS.parent / f"{name}.json").read_text("utf-8"))["figures"]
+    lines = [["figure", "value", ""], ["---"] * 3]
+    lines += [[f["name"].replace("_", " "), number(f["value"]), f["unit"]] for f in figures]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
 def page(text: str) -> str:
     """Return a page with its tables written anew."""
+    text = RECORDED.sub(lambda m: f"{m[1]}\n{recorded(m[2])}", text)
     return MARK.sub(lambda m: f"{m[1]}\n{table(m[2], m[3].split())}", text)
 
 
