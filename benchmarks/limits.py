@@ -2,7 +2,8 @@
 """What limits cost: CPU time to admit and settle a request, and memory for each rule and tenant.
 
 Many tenants send in turn, one request each, at a steady rate of them all
-together; every request is admitted and settled. The rules are those that
+together; every request is admitted, by a plan that is kept for its tenant as
+the gateway keeps them, and settled. The rules are those that
 providers publish: requests and tokens in a minute, requests at once, and then
 by the hour, the day and the month. Nothing is refused, since what is admitted
 costs more.
@@ -46,23 +47,21 @@ class Traffic:
     """A ledger, and requests of all tenants in turn."""
 
     def __init__(self, rules: int) -> None:
-        self.rules = RULES[:rules]
-        self.ledger = Ledger()
-        self.names = [f"tenant-{number}" for number in range(TENANTS)]
+        ledger = Ledger()
+        self.plans = [ledger.plan(RULES[:rules], f"tenant-{number}") for number in range(TENANTS)]
         self.sent = 0
 
     def us_per_request(self, requests: int) -> float:
         """Admit and settle requests, and return the CPU time of one, in microseconds."""
-        ledger, rules = self.ledger, self.rules
         numbers = range(self.sent, self.sent + requests)
         self.sent += requests
         each_us = SECOND_US // REQUESTS_PER_S
-        arrivals = [(self.names[number % TENANTS], number * each_us) for number in numbers]
+        arrivals = [(self.plans[number % TENANTS], number * each_us) for number in numbers]
         begin = time.process_time()
-        for tenant, now_us in arrivals:
-            admitted = ledger.admit(rules, tenant, RESERVED, now_us=now_us, month=MONTH)
+        for plan, now_us in arrivals:
+            admitted = plan.admit(RESERVED, now_us=now_us, month=MONTH)
             assert isinstance(admitted, Admitted)
-            ledger.settle(admitted.charges, USED)
+            admitted.settle(USED)
         return (time.process_time() - begin) / requests * 1e6
 
 
@@ -84,7 +83,7 @@ def bytes_held(*, requests: int, tenants: int = 1_000) -> float:
             now_us = number * rule.period_us // requests + order
             admitted = ledger.admit((rule,), name, RESERVED, now_us=now_us, month=MONTH)
             assert isinstance(admitted, Admitted)
-            ledger.settle(admitted.charges, USED)
+            admitted.settle(USED)
     gc.collect()
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
