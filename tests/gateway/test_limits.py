@@ -285,7 +285,8 @@ def test_without_a_rule_nothing_is_counted_or_told(play):
 # When to come back
 
 
-def test_who_waits_as_long_as_told_gets_in(play):
+@pytest.mark.parametrize("unit", ["requests", "tokens", "input_tokens", "output_tokens", "inputs"])
+def test_who_waits_as_long_as_told_gets_in(play, unit):
     async def scenario(site):
         for _ in range(2):
             while (reply := await site.chat()).status == 200:
@@ -296,7 +297,7 @@ def test_who_waits_as_long_as_told_gets_in(play):
             await wait_ms(site, milliseconds)
             assert (await site.chat()).status == 200
 
-    play(scenario, limits=[rule("requests", "second", 2)])
+    play(scenario, limits=[rule(unit, "second", 2)])
 
 
 def test_those_refused_together_are_told_moments_apart_at_which_each_gets_in(play):

@@ -65,6 +65,20 @@ def test_a_late_request_is_refused_with_the_reason_and_costs_nothing(
     play(scenario, tiers=TIERS)
 
 
+@pytest.mark.parametrize("parts", [LATE_BY_SHARE, LATE_BY_CAPACITY])
+def test_those_refused_together_are_told_moments_apart(play, parts):
+    async def scenario(site):
+        predict(site, "embed", **parts, rate=RATE_ONE // 50_000)
+        replies = [await site.embed(["a", "b"]) for _ in range(30)]
+        waits_ms = [int(reply.headers["retry-after-ms"]) for reply in replies]
+        # None of them beyond the first by more than the target.
+        assert max(waits_ms) <= waits_ms[0] + 2_000
+        assert len(set(waits_ms)) > 10
+        assert waits_ms[0] < waits_ms[1] < waits_ms[2]
+
+    play(scenario, tiers=TIERS)
+
+
 def test_a_refusal_by_the_throttle_leaves_nothing_in_the_limits(play):
     async def scenario(site):
         predict(site, "chat", **LATE_BY_SHARE)

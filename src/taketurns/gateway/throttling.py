@@ -5,10 +5,11 @@ import logging
 from collections.abc import Callable
 
 from taketurns.core.model import Ticket
-from taketurns.core.throttle import Late, Prediction, judge
+from taketurns.core.throttle import RATE_ONE, Late, Prediction, Why, judge
 from taketurns.errors import TaketurnsError
 from taketurns.gateway.pools import Caller, ServedModel
 from taketurns.ports.coordinator import View
+from taketurns.units import US_PER_S
 
 LOG = logging.getLogger(__name__)
 
@@ -41,6 +42,9 @@ class Throttle:
     def __init__(self, scheduler: View, on_late: Callable[[str, str, str], None]) -> None:
         self._scheduler = scheduler
         self._on_late = on_late
+        # When the last one that was refused was told to come back: of a tenant, where its
+        # share is the reason, else of all.
+        self._promised_us: dict[str, int] = {}
 
     def check(
         self, model: ServedModel, caller: Caller, ticket: Ticket, *, now_us: int, ahead: int = 0
@@ -71,7 +75,8 @@ class Throttle:
         mode = model.section.throttle
         self._on_late(model.name, mode, late.reason.value)
         if mode == "enforce":
-            raise WouldBeLateError(late, prediction)
+            promised = self._spread(late, prediction, caller.tenant, ticket.cost + ahead, now_us)
+            raise WouldBeLateError(promised, prediction)
         LOG.info(
             "throttle of %s would have refused a request of %s: wait %d ms, target %d ms (shadow)",
             model.name,
@@ -79,3 +84,18 @@ class Throttle:
             late.wait_us // 1000,
             target_us // 1000,
         )
+
+    def _spread(
+        self, late: Late, prediction: Prediction, tenant: str, cost: int, now_us: int
+    ) -> Late:
+        """Tell those that are refused together moments as far apart as they can be served.
+
+        Where they fill the time of a target, the next are told its moments anew.
+        """
+        key = "" if late.reason is Why.CAPACITY else tenant
+        earliest_us = promised_us = now_us + late.retry_after_us
+        next_us = self._promised_us.get(key, 0) + cost * RATE_ONE // max(1, prediction.rate)
+        if earliest_us < next_us <= earliest_us + max(late.target_us, US_PER_S):
+            promised_us = next_us
+        self._promised_us[key] = promised_us
+        return late._replace(retry_after_us=promised_us - now_us)

@@ -288,6 +288,20 @@ def test_a_capped_tenant_waits_for_its_own():
     assert pool.predict("c").wait_us < 600_000
 
 
+@pytest.mark.parametrize("target_us", [0, 200_000, 2 * SECOND])
+@pytest.mark.parametrize("others", [0, 1, 7])
+def test_who_comes_back_when_told_is_in_time_and_earlier_is_not(pool, others, target_us):
+    pool.queue("a", times=60)
+    for number in range(others):
+        pool.queue(f"other-{number}", times=30)
+    late = judge(pool.predict("a", target_us=target_us), target_us)
+    assert late is not None
+    pool.run(late.retry_after_us // 4)
+    assert judge(pool.predict("a", target_us=target_us), target_us) is not None
+    pool.run(late.retry_after_us - late.retry_after_us // 4)
+    assert judge(pool.predict("a", target_us=target_us), target_us) is None
+
+
 def test_a_shared_queue_has_one_backlog():
     pool = Pool(shared_queue=True)
     pool.warm()
