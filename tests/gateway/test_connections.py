@@ -106,6 +106,21 @@ def test_who_has_sent_more_than_is_read_is_missed_too(play, leave):
     play(scenario, server={"head_timeout": "200ms"})
 
 
+def test_a_connection_that_is_closing_is_not_looked_at(play):
+    async def scenario(site):
+        site.engines["gpu-0"].hold()
+        wire = await site.wire()
+        wire.writer.write(site.raw_post(CHAT, GOOD) + b"x" * (1 << 20))
+        await site.until(lambda: any(one._paused for one in site.inbound()))
+        (connection,) = site.inbound()
+        connection.abort()
+        connection.look_for_leave()
+        await site.until(lambda: site.records)
+        connection.look_for_leave()
+
+    play(scenario)
+
+
 # Who is refused
 
 
