@@ -21,7 +21,7 @@ from taketurns.wire.request_head import Head
 SERVER_NAME = "taketurns"
 """Sent as ``Server``: no versions."""
 
-REASONS = {status.value: status.phrase for status in HTTPStatus}
+STATUS_LINES = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n" for one in HTTPStatus}
 
 
 class Connected(Protocol):
@@ -178,14 +178,16 @@ class Http1Peer:
         return b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data
 
     def _begin(self, status: int, headers: Mapping[str, str], framing: str) -> bytes:
-        self.begun = True
         persistent = self._head.persistent
         bounded = self._chunked or framing.startswith("Content-Length")
         self.keep_alive = bounded and self._head.keep_alive and self._connection.can_go_on()
         connection = ""
         if self.keep_alive != persistent:
             connection = f"Connection: {'keep-alive' if self.keep_alive else 'close'}\r\n"
-        return head_of(status, headers, "".join((*self.own_lines.values(), framing, connection)))
+        more = "".join((*self.own_lines.values(), framing, connection))
+        head = head_of(status, headers, more)
+        self.begun = True
+        return head
 
 
 def head_of(status: int, headers: Mapping[str, str], more: str) -> bytes:
@@ -202,15 +204,12 @@ def head_of(status: int, headers: Mapping[str, str], more: str) -> bytes:
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
     if lines.count("\n") != len(headers) or lines.count("\r") != len(headers):
         raise ValueError("a header holds a line break")
-    return (
-        f"HTTP/1.1 {status} {REASONS[status]}\r\n{lines}{more}"
-        f"Date: {_date(wall_time_s())}\r\nServer: {SERVER_NAME}\r\n\r\n"
-    ).encode()
+    return f"{STATUS_LINES[status]}{lines}{more}{_last_lines(wall_time_s())}".encode()
 
 
 @lru_cache(2)
-def _date(seconds: int) -> str:
-    return formatdate(seconds, usegmt=True)
+def _last_lines(seconds: int) -> str:
+    return f"Date: {formatdate(seconds, usegmt=True)}\r\nServer: {SERVER_NAME}\r\n\r\n"
 
 
 def write_refusal(transport: Transport, error: RequestError, *, executed: str = "no") -> None:
