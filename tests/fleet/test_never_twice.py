@@ -111,6 +111,12 @@ def one(name, value, unit="", *, must_be=None, note=""):
     return Figure(name, value, unit, target, reached, spread=(value, value), note=note)
 
 
+def version_of(server):
+    """Return the version of a Redis."""
+    with redis_client.Redis(port=server.port) as client:
+        return client.info("server")["redis_version"]
+
+
 def pools(server):
     """Return members, waiting and running of each pool in Redis."""
     client = redis_client.Redis(port=server.port)
@@ -163,7 +169,8 @@ def test_nothing_runs_twice_and_every_answer_is_honest_whatever_is_killed(tmp_pa
             assert site.stop(name) == 0
         figures = judge(site, clients.answers, blows)
         if PROOF:
-            RECORD.write_text(json.dumps(report(figures, seed=5), indent=2) + "\n")
+            peers = {"redis": version_of(server)}
+            RECORD.write_text(json.dumps(report(figures, 5, peers), indent=2) + "\n")
 
     minted = mint()
     tenants = {"acme": {"tier": "production", "keys": [minted.line]}}
